@@ -1,0 +1,291 @@
+//! Bytes -> an index of ops: where each entry of `data` stands, and whether a non-finite token is in it.
+//!
+//! In: the bytes of `dump.json`. Out: an [`Index`]: the header, one [`Entry`] an op in file order, and how the file
+//! ended. Every byte is looked at once; no value is converted. Layout (white space, order of header keys) does not
+//! matter. A file that ends early keeps its complete ops: msProbe rewrites the whole file at each flush, and a job
+//! that dies while it does leaves the file cut anywhere.
+//!
+//! Inside an op only strings and brackets are followed; its grammar is checked when (and if) it is parsed.
+
+use rustc_hash::FxHashMap;
+
+use crate::token::{Cursor, Read, Stop, may_be_quoted_non_finite};
+
+/// One op's place in the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry {
+    name_at: usize,
+    name_len: u32,
+    body_gap: u32,
+    body_len: usize,
+    /// Whether a non-finite token (bare or as text) stands anywhere in the body.
+    pub non_finite: bool,
+}
+
+impl Entry {
+    /// The raw name, escapes kept.
+    #[must_use]
+    pub fn name<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
+        &bytes[self.name_at..self.name_at + self.name_len as usize]
+    }
+
+    /// The record: an object, or whatever stands in its place.
+    #[must_use]
+    pub fn body<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
+        let start = self.body_at();
+        &bytes[start..start + self.body_len]
+    }
+
+    /// Offset of the record.
+    #[must_use]
+    pub fn body_at(&self) -> usize {
+        self.name_at + self.name_len as usize + self.body_gap as usize
+    }
+}
+
+/// How a dump file ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ending {
+    /// The outermost object was closed.
+    Complete,
+    /// The bytes ended early, at this offset.
+    Cut(usize),
+    /// A byte that cannot stand there: offset and what was expected.
+    Damaged(usize, &'static str),
+}
+
+/// What stands above `data`, as text (quotes removed), and the ops.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Index {
+    /// `task`, if given.
+    pub task: Option<String>,
+    /// `level`, if given.
+    pub level: Option<String>,
+    /// `framework`, if given.
+    pub framework: Option<String>,
+    /// Whether a `data` object was seen.
+    pub has_data: bool,
+    /// The ops in file order; of two with one name the later stands, in the earlier's place (as Python reads it).
+    pub entries: Vec<Entry>,
+    /// How many names stood twice.
+    pub duplicates: usize,
+    /// How the file ended.
+    pub ending: Ending,
+}
+
+/// Indexes a dump.
+#[must_use]
+pub fn scan(bytes: &[u8]) -> Index {
+    let mut index = Index {
+        task: None,
+        level: None,
+        framework: None,
+        has_data: false,
+        entries: Vec::new(),
+        duplicates: 0,
+        ending: Ending::Complete,
+    };
+    let mut cursor = Cursor::new(bytes, 0);
+    if let Err(stop) = read_header(&mut cursor, &mut index) {
+        index.ending = match stop {
+            Stop::End => Ending::Cut(bytes.len()),
+            Stop::Unexpected { at, expected } => Ending::Damaged(at, expected),
+        };
+    }
+    last_of_each_name(bytes, &mut index);
+    index
+}
+
+fn read_header(cursor: &mut Cursor, index: &mut Index) -> Read<()> {
+    cursor.expect(b'{', "a JSON object")?;
+    if cursor.eat(b'}')? {
+        return Ok(());
+    }
+    loop {
+        let key = cursor.string()?;
+        cursor.expect(b':', "':' after a key")?;
+        match &cursor.bytes[key] {
+            b"data" if cursor.peek()? == b'{' => {
+                index.has_data = true;
+                read_data(cursor, index)?;
+            }
+            b"task" => index.task = read_text(cursor)?,
+            b"level" => index.level = read_text(cursor)?,
+            b"framework" => index.framework = read_text(cursor)?,
+            _ => cursor.skip_value()?,
+        }
+        if !cursor.eat(b',')? {
+            return cursor.expect(b'}', "',' or '}'");
+        }
+    }
+}
+
+fn read_text(cursor: &mut Cursor) -> Read<Option<String>> {
+    if cursor.peek()? != b'"' {
+        cursor.skip_value()?;
+        return Ok(None);
+    }
+    let range = cursor.string()?;
+    Ok(Some(String::from_utf8_lossy(&cursor.bytes[range]).into_owned()))
+}
+
+fn read_data(cursor: &mut Cursor, index: &mut Index) -> Read<()> {
+    cursor.expect(b'{', "an object")?;
+    if cursor.eat(b'}')? {
+        return Ok(());
+    }
+    loop {
+        let name = cursor.string()?;
+        cursor.expect(b':', "':' after an op's name")?;
+        cursor.skip_space();
+        let body_at = cursor.at;
+        let non_finite = skip_record(cursor)?;
+        index.entries.push(Entry {
+            name_at: name.start,
+            name_len: (name.end - name.start) as u32,
+            body_gap: (body_at - name.end) as u32,
+            body_len: cursor.at - body_at,
+            non_finite,
+        });
+        if !cursor.eat(b',')? {
+            return cursor.expect(b'}', "',' or '}' after an op");
+        }
+    }
+}
+
+/// Moves past one value; true when a non-finite token is in it.
+fn skip_record(cursor: &mut Cursor) -> Read<bool> {
+    let mut depth = 0usize;
+    let mut non_finite = false;
+    loop {
+        match cursor.peek()? {
+            b'"' => {
+                let range = cursor.string()?;
+                non_finite |= may_be_quoted_non_finite(&cursor.bytes[range]);
+            }
+            b'{' | b'[' => {
+                depth += 1;
+                cursor.at += 1;
+                continue;
+            }
+            b'}' | b']' => {
+                if depth == 0 {
+                    return Err(Stop::Unexpected { at: cursor.at, expected: "a value" });
+                }
+                depth -= 1;
+                cursor.at += 1;
+            }
+            b',' | b':' if depth > 0 => {
+                cursor.at += 1;
+                continue;
+            }
+            _ => {
+                let word = cursor.word()?;
+                // `1e999` reads as infinity too: an exponent of three digits is looked at.
+                non_finite |= word.contains(&b'N') || word.contains(&b'I') || has_large_exponent(word);
+            }
+        }
+        if depth == 0 {
+            return Ok(non_finite);
+        }
+    }
+}
+
+/// Whether a number's exponent has three digits or more, or the number is very long: it may overflow a double.
+fn has_large_exponent(word: &[u8]) -> bool {
+    if !matches!(word.first(), Some(b'0'..=b'9' | b'-')) {
+        return false;
+    }
+    match word.iter().position(|b| matches!(b, b'e' | b'E')) {
+        Some(at) => {
+            let sign = usize::from(matches!(word.get(at + 1), Some(b'+' | b'-')));
+            word.get(at + 1) != Some(&b'-') && word.len() - at - 1 - sign >= 3
+        }
+        None => word.len() > 300,
+    }
+}
+
+/// Python's `json` keeps, of two entries with one name, the first's place and the last's value.
+fn last_of_each_name(bytes: &[u8], index: &mut Index) {
+    let mut seen: FxHashMap<&[u8], usize> = FxHashMap::default();
+    seen.reserve(index.entries.len());
+    let mut kept: Vec<Entry> = Vec::new();
+    let mut rewriting = false;
+    for (position, entry) in index.entries.iter().enumerate() {
+        let place = if rewriting { kept.len() } else { position };
+        if let Some(&first) = seen.get(entry.name(bytes)) {
+            if !rewriting {
+                kept = index.entries[..position].to_vec();
+                rewriting = true;
+            }
+            kept[first] = *entry;
+            index.duplicates += 1;
+        } else {
+            seen.insert(entry.name(bytes), place);
+            if rewriting {
+                kept.push(*entry);
+            }
+        }
+    }
+    if rewriting {
+        index.entries = kept;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(bytes: &[u8]) -> (Vec<String>, Index) {
+        let index = scan(bytes);
+        let names = index.entries.iter().map(|e| String::from_utf8_lossy(e.name(bytes)).into_owned()).collect();
+        (names, index)
+    }
+
+    #[test]
+    fn finds_ops_and_their_tokens() {
+        let text = br#"{"task": "statistics", "level": null, "data": {"a.0.forward": {"x": [NaN, "]"]}, "b": {"m": "-inf "}, "c": {"NaN": 1, "i": "info"}}}"#;
+        let (names, index) = names(text);
+        assert_eq!(names, ["a.0.forward", "b", "c"]);
+        assert_eq!(index.ending, Ending::Complete);
+        assert_eq!(index.task.as_deref(), Some("statistics"));
+        let flags: Vec<bool> = index.entries.iter().map(|e| e.non_finite).collect();
+        // A key that reads NaN only costs a parse.
+        assert_eq!(flags, [true, true, true]);
+        assert_eq!(index.entries[1].body(text), br#"{"m": "-inf "}"#);
+    }
+
+    #[test]
+    fn a_cut_file_keeps_its_complete_ops() {
+        let text = br#"{"data": {"a": {"v": 1}, "b": {"v": 12.5"#;
+        let (found, index) = names(text);
+        assert_eq!(found, ["a"]);
+        assert_eq!(index.ending, Ending::Cut(text.len()));
+        for cut in 0..text.len() {
+            let _ = scan(&text[..cut]);
+        }
+    }
+
+    #[test]
+    fn damage_says_where() {
+        assert_eq!(scan(b"\x00\x01").ending, Ending::Damaged(0, "a JSON object"));
+        assert!(matches!(scan(br#"{"data": {"a": {} ; "b": 2}}"#).ending, Ending::Damaged(18, _)));
+    }
+
+    #[test]
+    fn the_last_of_two_equal_names_counts() {
+        let text = br#"{"data": {"a": {"v": NaN}, "b": 1 , "a": {"v": 2}, "c": {"v": NaN}, "b": NaN }}"#;
+        let (names, index) = names(text);
+        assert_eq!(names, ["a", "b", "c"]);
+        assert_eq!(index.duplicates, 2);
+        let flags: Vec<bool> = index.entries.iter().map(|e| e.non_finite).collect();
+        assert_eq!(flags, [false, true, true]);
+    }
+
+    #[test]
+    fn large_exponents_are_looked_at() {
+        let text = br#"{"data": {"a": {"v": 1e999}, "b": {"v": 1e-999}, "c": {"v": 3.1e38}, "d": {"v": false}}}"#;
+        let flags: Vec<bool> = scan(text).entries.iter().map(|e| e.non_finite).collect();
+        assert_eq!(flags, [true, false, false, false]);
+    }
+}

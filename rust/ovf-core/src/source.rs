@@ -1,0 +1,357 @@
+//! Bytes: finds steps and rank folders, maps or reads one file.
+//!
+//! In: a path from the user. Out: [`Step`]s with one [`RankSource`] a rank, and the bytes of a file. This is the
+//! only room that touches the file system. It never writes.
+//!
+//! Layouts (`docs/dump-format.md`, directories):
+//! a *dump root* holds `step<N>` folders, itself or below phase folders (`actor_train/step0`, `graph/step0`); a
+//! *step* holds `rank<R>` folders, or `rank` (rank 0), or `proc<pid>`/`pid<pid>` when torch.distributed was never
+//! started; a *rank folder* holds `dump.json` (or `debug.json`).
+
+use std::fs::File;
+use std::io::Read;
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::op::Rank;
+
+/// Files below this size are read; larger ones are mapped (a map of a small file costs more than it saves).
+const MAP_FROM: u64 = 1 << 20;
+
+/// How deep phase folders above the steps may nest.
+const PHASE_DEPTH: usize = 3;
+
+/// One rank's folder or lone file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RankSource {
+    /// Global rank.
+    pub rank: Rank,
+    /// Folder name as on disk (`rank3`, `proc512`), or the file's name.
+    pub label: String,
+    /// The dump file.
+    pub dump: PathBuf,
+    /// Where `construct.json` would be.
+    pub construct: PathBuf,
+    /// Where `stack.json` would be.
+    pub stack: PathBuf,
+}
+
+/// One training step with its ranks, ascending.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    /// The number in `step<N>`; `None` when the path names no step.
+    pub number: Option<u64>,
+    /// Folder below the dump root (`step0`, `actor_train/step0`); the last path component otherwise.
+    pub label: String,
+    /// The folder.
+    pub path: PathBuf,
+    /// Ranks with a folder.
+    pub ranks: Vec<RankSource>,
+    /// What was passed over and why.
+    pub notes: Vec<String>,
+}
+
+/// All steps that `path` holds, in order of (phase, number). `path` is a dump root, a step, a rank folder or one
+/// dump file.
+///
+/// # Errors
+/// [`ErrorKind::NotFound`] and [`ErrorKind::Io`] from the file system, [`ErrorKind::NotADump`] when no layout fits.
+pub fn discover(path: &Path) -> Result<Vec<Step>> {
+    let meta = std::fs::metadata(path).map_err(|e| Error::io(path, &e))?;
+    if meta.is_file() {
+        return Ok(vec![single_file(path)]);
+    }
+    let name = file_name(path);
+    if let Some(dump) = dump_file(path) {
+        let rank = rank_of(&name).unwrap_or(0);
+        let (number, label) = step_of_parent(path);
+        let source = RankSource::in_folder(rank, name, path, dump);
+        return Ok(vec![Step { number, label, path: path.to_path_buf(), ranks: vec![source], notes: Vec::new() }]);
+    }
+    let mut steps = Vec::new();
+    collect_steps(path, path, PHASE_DEPTH, &mut steps)?;
+    if steps.is_empty() {
+        let text = if name.starts_with("rank") || name.starts_with("proc") {
+            "no dump.json in this rank folder"
+        } else {
+            "no msProbe dump here: expected step<N>/rank<R>/dump.json, rank<R>/dump.json or dump.json"
+        };
+        return Err(Error::new(ErrorKind::NotADump, path, text)
+            .with_help("give the dump_path of msProbe's config, a step folder, a rank folder or a dump.json"));
+    }
+    Ok(steps)
+}
+
+impl RankSource {
+    fn in_folder(rank: Rank, label: String, folder: &Path, dump: PathBuf) -> Self {
+        Self { rank, label, dump, construct: folder.join("construct.json"), stack: folder.join("stack.json") }
+    }
+}
+
+fn single_file(path: &Path) -> Step {
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.to_path_buf());
+    let name = file_name(&absolute);
+    let (number, label) = step_of_parent(&absolute);
+    let (rank, label_of_rank) = match rank_of(&name) {
+        Some(rank) => (rank, name),
+        None => (0, file_name(path)),
+    };
+    Step {
+        number,
+        label,
+        path: path.to_path_buf(),
+        ranks: vec![RankSource::in_folder(rank, label_of_rank, folder, path.to_path_buf())],
+        notes: Vec::new(),
+    }
+}
+
+/// `(7, "step7")` for `.../step7/rank0`, else the folder's own name.
+fn step_of_parent(rank_folder: &Path) -> (Option<u64>, String) {
+    let absolute = std::path::absolute(rank_folder).unwrap_or_else(|_| rank_folder.to_path_buf());
+    match absolute.parent().map(file_name) {
+        Some(name) if step_number(&name).is_some() => (step_number(&name), name),
+        _ => (None, file_name(&absolute)),
+    }
+}
+
+fn collect_steps(root: &Path, folder: &Path, depth: usize, steps: &mut Vec<Step>) -> Result<()> {
+    let entries = list(folder)?;
+    if let Some((ranks, notes)) = rank_folders(folder, &entries) {
+        let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.to_path_buf());
+        let number = step_number(&file_name(&absolute));
+        let below = folder.strip_prefix(root).ok().filter(|p| !p.as_os_str().is_empty());
+        let label = below.map_or_else(|| file_name(&absolute), |p| p.to_string_lossy().into_owned());
+        steps.push(Step { number, label, path: folder.to_path_buf(), ranks, notes });
+        return Ok(());
+    }
+    if depth == 0 {
+        return Ok(());
+    }
+    let mut below: Vec<_> = entries.iter().filter(|n| folder.join(n).is_dir()).collect();
+    below.sort_by_key(|n| (step_number(n).is_some(), step_number(n), (*n).clone()));
+    for name in below {
+        // A folder that cannot be listed below the root is no step of ours.
+        let _ = collect_steps(root, &folder.join(name), depth - 1, steps);
+    }
+    Ok(())
+}
+
+/// The ranks of a step folder, or `None` when it is not one.
+fn rank_folders(folder: &Path, entries: &[String]) -> Option<(Vec<RankSource>, Vec<String>)> {
+    let mut numbered: Vec<(Rank, &String)> = Vec::new();
+    let mut processes: Vec<(u64, &String)> = Vec::new();
+    let mut odd = Vec::new();
+    for name in entries {
+        if !name.starts_with("rank") && !name.starts_with("proc") && !name.starts_with("pid") {
+            continue;
+        }
+        if !folder.join(name).is_dir() {
+            continue;
+        }
+        if let Some(rank) = rank_of(name) {
+            numbered.push((rank, name));
+        } else if let Some(pid) = process_of(name) {
+            processes.push((pid, name));
+        } else {
+            odd.push(name);
+        }
+    }
+    if numbered.is_empty() && processes.is_empty() {
+        return None;
+    }
+    let mut notes: Vec<String> =
+        odd.iter().map(|n| format!("{n}: not a rank folder (expected rank<number>), passed over")).collect();
+    numbered.sort();
+    processes.sort();
+    let mut ranks: Vec<RankSource> = Vec::new();
+    let mut push = |rank: Rank, name: &String, notes: &mut Vec<String>| {
+        if let Some(first) = ranks.iter().find(|r| r.rank == rank) {
+            notes.push(format!("{name}: a second folder for rank {rank} beside {}, passed over", first.label));
+            return;
+        }
+        let at = folder.join(name);
+        let dump = dump_file(&at).unwrap_or_else(|| at.join("dump.json"));
+        ranks.push(RankSource::in_folder(rank, name.clone(), &at, dump));
+    };
+    if numbered.is_empty() {
+        let many = processes.len() > 1;
+        for (number, (_, name)) in processes.iter().enumerate() {
+            push(number as Rank, name, &mut notes);
+            if many {
+                notes.push(format!("{name}: no rank number on disk, shown as rank {number}"));
+            }
+        }
+    } else {
+        for (rank, name) in numbered {
+            push(rank, name, &mut notes);
+        }
+        for (_, name) in processes {
+            notes.push(format!("{name}: a process folder beside rank folders, passed over"));
+        }
+    }
+    Some((ranks, notes))
+}
+
+/// `rank7`, `rank_7` -> 7; `rank` -> 0.
+fn rank_of(name: &str) -> Option<Rank> {
+    let tail = name.strip_prefix("rank")?;
+    if tail.is_empty() {
+        return Some(0);
+    }
+    digits(tail.strip_prefix('_').unwrap_or(tail)).and_then(|n| Rank::try_from(n).ok())
+}
+
+fn process_of(name: &str) -> Option<u64> {
+    digits(name.strip_prefix("proc").or_else(|| name.strip_prefix("pid"))?)
+}
+
+fn step_number(name: &str) -> Option<u64> {
+    digits(name.strip_prefix("step")?)
+}
+
+fn digits(text: &str) -> Option<u64> {
+    if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) { None } else { text.parse().ok() }
+}
+
+fn dump_file(folder: &Path) -> Option<PathBuf> {
+    ["dump.json", "debug.json"].iter().map(|n| folder.join(n)).find(|p| p.is_file())
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().map_or_else(|| path.to_string_lossy().into_owned(), |n| n.to_string_lossy().into_owned())
+}
+
+fn list(folder: &Path) -> Result<Vec<String>> {
+    let read = std::fs::read_dir(folder).map_err(|e| Error::io(folder, &e))?;
+    let mut names: Vec<String> =
+        read.filter_map(std::result::Result::ok).map(|e| e.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    Ok(names)
+}
+
+/// The bytes of one file, mapped or owned.
+pub struct Bytes {
+    inner: Inner,
+    path: PathBuf,
+    len: u64,
+}
+
+enum Inner {
+    Mapped(memmap2::Mmap),
+    Owned(Vec<u8>),
+}
+
+impl Bytes {
+    /// Maps (from 1 MiB, unless `map` is false) or reads `path`. A leading UTF-8 byte order mark is skipped by
+    /// [`Bytes::deref`], so offsets count from behind it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] or [`ErrorKind::Io`].
+    pub fn open(path: &Path, map: bool) -> Result<Self> {
+        let fail = |e: std::io::Error| Error::io(path, &e);
+        let mut file = File::open(path).map_err(fail)?;
+        let meta = file.metadata().map_err(fail)?;
+        let len = meta.len();
+        if meta.is_dir() {
+            return Err(Error::new(ErrorKind::Io(None), path, "is a folder, expected a file"));
+        }
+        if map && meta.is_file() && len >= MAP_FROM {
+            if let Some(mapped) = map_file(&file) {
+                return Ok(Self { inner: Inner::Mapped(mapped), path: path.to_path_buf(), len });
+            }
+        }
+        let mut bytes = Vec::new();
+        bytes.try_reserve(len as usize).map_err(|_| Error::new(ErrorKind::Io(None), path, "does not fit in memory"))?;
+        file.read_to_end(&mut bytes).map_err(fail)?;
+        Ok(Self { len: bytes.len() as u64, inner: Inner::Owned(bytes), path: path.to_path_buf() })
+    }
+
+    /// Whether the file's size is another one than when it was opened: a job is still writing it.
+    #[must_use]
+    pub fn changed(&self) -> bool {
+        std::fs::metadata(&self.path).map_or(true, |m| m.len() != self.len)
+    }
+}
+
+/// Maps a file read-only and advises sequential reading; `None` where the system refuses (the caller then reads).
+fn map_file(file: &File) -> Option<memmap2::Mmap> {
+    // SAFETY: the contract of a map cannot be kept by us alone: another process may truncate the file, and reading
+    // past the new end raises SIGBUS. msProbe replaces a dump by writing it anew in place, so a job that is still
+    // running can do that; `Options::map = false` reads instead, and a changed size is reported after the analysis.
+    // Content changes are harmless: the bytes are only parsed, never trusted to be UTF-8 or stable.
+    #[allow(unsafe_code)]
+    let mapped = unsafe { memmap2::Mmap::map(file) }.ok()?;
+    #[cfg(unix)]
+    let _ = mapped.advise(memmap2::Advice::Sequential);
+    Some(mapped)
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        let all: &[u8] = match &self.inner {
+            Inner::Mapped(map) => map,
+            Inner::Owned(bytes) => bytes,
+        };
+        all.strip_prefix(b"\xef\xbb\xbf").unwrap_or(all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree(files: &[&str]) -> PathBuf {
+        use std::sync::atomic::{AtomicU32, Ordering};
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let root = std::env::temp_dir().join(format!("ovf-source-{}-{n}", std::process::id()));
+        for file in files {
+            let path = root.join(file);
+            std::fs::create_dir_all(path.parent().expect("a parent")).expect("mkdir");
+            std::fs::write(path, "{}").expect("write");
+        }
+        root
+    }
+
+    fn shape(root: &Path) -> Vec<(String, Vec<(Rank, String)>)> {
+        let steps = discover(root).expect("a dump");
+        steps.iter().map(|s| (s.label.clone(), s.ranks.iter().map(|r| (r.rank, r.label.clone())).collect())).collect()
+    }
+
+    #[test]
+    fn process_folders_beside_ranks_are_passed_over() {
+        let root = tree(&["step5/rank0/dump.json", "step5/rank1/dump.json", "step5/proc4711/dump.json", "step6/rank0/dump.json"]);
+        let found = shape(&root);
+        assert_eq!(found[0], ("step5".into(), vec![(0, "rank0".into()), (1, "rank1".into())]));
+        assert_eq!(found[1].0, "step6");
+        assert!(discover(&root).expect("dump")[0].notes[0].contains("proc4711"));
+    }
+
+    #[test]
+    fn phases_and_odd_names() {
+        let root = tree(&["actor_train/step0/rank0/dump.json", "ref/step10/rank/dump.json", "ref/step2/pid9527/dump.json"]);
+        let found = shape(&root);
+        let labels: Vec<&str> = found.iter().map(|s| s.0.as_str()).collect();
+        assert_eq!(labels, ["actor_train/step0", "ref/step2", "ref/step10"]);
+        assert_eq!(found[1].1, vec![(0, "pid9527".to_owned())]);
+        assert_eq!(found[2].1, vec![(0, "rank".to_owned())]);
+        let root = tree(&["step0/rank1/dump.json", "step0/rankabc/dump.json"]);
+        assert_eq!(shape(&root)[0].1.len(), 1);
+    }
+
+    #[test]
+    fn a_rank_folder_and_a_file_are_single_ranks() {
+        let root = tree(&["step3/rank7/dump.json"]);
+        for path in [root.join("step3/rank7"), root.join("step3/rank7/dump.json")] {
+            let steps = discover(&path).expect("a dump");
+            assert_eq!((steps[0].number, steps[0].ranks[0].rank), (Some(3), 7));
+        }
+        assert_eq!(discover(&root.join("nothing")).expect_err("missing").kind, ErrorKind::NotFound);
+        let empty = tree(&["a/b.txt"]);
+        assert_eq!(discover(&empty).expect_err("no dump").kind, ErrorKind::NotADump);
+    }
+}
