@@ -22,6 +22,28 @@ pub(crate) fn parse_op(body: &[u8], recorded: bool) -> Read<Op<'_>> {
     Ok(reader.op)
 }
 
+/// The text of one field of a record, if it has it.
+pub(crate) fn field_text<'a>(body: &'a [u8], field: &str) -> Option<&'a [u8]> {
+    let mut cursor = Cursor::new(body, 0);
+    cursor.expect(b'{', "an object").ok()?;
+    if cursor.eat(b'}').ok()? {
+        return None;
+    }
+    loop {
+        let key = cursor.string().ok()?;
+        cursor.expect(b':', "':'").ok()?;
+        cursor.skip_space();
+        let start = cursor.at;
+        cursor.skip_value().ok()?;
+        if &body[key] == field.as_bytes() {
+            return Some(&body[start..cursor.at]);
+        }
+        if !cursor.eat(b',').ok()? {
+            return None;
+        }
+    }
+}
+
 struct Reader<'a> {
     cursor: Cursor<'a>,
     op: Op<'a>,

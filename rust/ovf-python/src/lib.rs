@@ -1,1 +1,125 @@
-//! Binding.
+//! The extension module `ovf._core`: extract, detach, wrap. All work is in `ovf-core`; reports cross as JSON text.
+
+mod error;
+mod progress;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ovf_core::{Options, Rank, Rules, Step};
+use pyo3::prelude::*;
+
+/// The compiled half of ovf.
+#[pymodule]
+mod _core {
+    #[pymodule_export]
+    use super::error::{DumpFormatError, OvfError, RulesError};
+    #[pymodule_export]
+    use super::progress::Progress;
+    #[pymodule_export]
+    use super::{analyze, discover, effective_rules, trace};
+
+    use pyo3::prelude::*;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        module.add("DEBUG_BUILD", cfg!(debug_assertions))
+    }
+}
+
+fn options(ranks: Option<Vec<Rank>>, rules: Option<PathBuf>, threads: Option<usize>, map: bool) -> PyResult<Options> {
+    let rules = match rules {
+        Some(path) => Rules::with_file(&path).map_err(error::to_python)?,
+        None => Rules::built_in(),
+    };
+    Ok(Options { rules, ranks, threads, map })
+}
+
+fn steps(path: &PathBuf) -> PyResult<Vec<Step>> {
+    ovf_core::discover(path).map_err(error::to_python)
+}
+
+/// Runs `work` on another thread; this one keeps listening for Ctrl-C.
+fn interruptible<T: Send>(py: Python<'_>, cancel: impl Fn() + Sync, work: impl FnOnce() -> T + Send) -> PyResult<T> {
+    std::thread::scope(|scope| {
+        let waiting = std::thread::current();
+        let handle = scope.spawn(move || {
+            let value = work();
+            waiting.unpark();
+            value
+        });
+        while !handle.is_finished() {
+            py.detach(|| std::thread::park_timeout(Duration::from_millis(2)));
+            if let Err(stop) = py.check_signals() {
+                cancel();
+                let _ = py.detach(|| handle.join());
+                return Err(stop);
+            }
+        }
+        match handle.join() {
+            Ok(value) => Ok(value),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}
+
+/// Steps below `path`: number, label, folder, ranks.
+#[pyfunction]
+fn discover(path: PathBuf) -> PyResult<Vec<(Option<u64>, String, PathBuf, Vec<Rank>)>> {
+    Ok(steps(&path)?
+        .into_iter()
+        .map(|s| (s.number, s.label, s.path, s.ranks.iter().map(|r| r.rank).collect()))
+        .collect())
+}
+
+/// Analyses the step at `index` of `discover(path)`: the report as JSON, and the records of its findings.
+#[pyfunction]
+#[pyo3(signature = (path, index, *, ranks=None, rules=None, threads=None, map=true, progress=None))]
+#[allow(clippy::too_many_arguments)] // keyword arguments of one Python function
+fn analyze(
+    py: Python<'_>,
+    path: PathBuf,
+    index: usize,
+    ranks: Option<Vec<Rank>>,
+    rules: Option<PathBuf>,
+    threads: Option<usize>,
+    map: bool,
+    progress: Option<Py<progress::Progress>>,
+) -> PyResult<(String, Vec<String>)> {
+    let options = options(ranks, rules, threads, map)?;
+    let all = steps(&path)?;
+    let step = all.get(index).ok_or_else(|| pyo3::exceptions::PyIndexError::new_err("no such step"))?;
+    let counters = progress.as_ref().map_or_else(Default::default, |p| p.get().counters());
+    let stop = || counters.cancel.store(true, std::sync::atomic::Ordering::Relaxed);
+    let report = interruptible(py, stop, || ovf_core::analyze(step, &options, &counters))?;
+    let report = report.map_err(error::to_python)?;
+    let records = report.findings.iter().map(|f| f.record.clone()).collect();
+    let text = serde_json::to_string(&report).map_err(|e| OvfError::new_err(e.to_string()))?;
+    Ok((text, records))
+}
+
+/// Traces one rank of the step at `index`: the trace as JSON, and the outputs of its candidates as JSON text.
+#[pyfunction]
+#[pyo3(signature = (path, index, rank, *, rules=None))]
+fn trace(py: Python<'_>, path: PathBuf, index: usize, rank: Rank, rules: Option<PathBuf>) -> PyResult<(String, Vec<String>)> {
+    let options = options(None, rules, None, true)?;
+    let all = steps(&path)?;
+    let step = all.get(index).ok_or_else(|| pyo3::exceptions::PyIndexError::new_err("no such step"))?;
+    let source = step.ranks.iter().find(|r| r.rank == rank).ok_or_else(|| {
+        pyo3::exceptions::PyKeyError::new_err(format!("no rank {rank} in {}", step.path.display()))
+    })?;
+    let traced = interruptible(py, || (), || ovf_core::trace(source, &options))?.map_err(error::to_python)?;
+    let outputs = traced.anomalies.iter().map(|a| a.output.clone()).collect();
+    let text = serde_json::to_string(&traced).map_err(|e| OvfError::new_err(e.to_string()))?;
+    Ok((text, outputs))
+}
+
+/// The effective operator table as JSON.
+#[pyfunction]
+#[pyo3(signature = (rules=None))]
+fn effective_rules(rules: Option<PathBuf>) -> PyResult<String> {
+    Ok(options(None, rules, None, true)?.rules.to_json())
+}
+
+use error::OvfError;

@@ -1,0 +1,277 @@
+//! Where in the user's program an op stands: its module chain and code frames.
+//!
+//! In: the bytes of `construct.json` and `stack.json` (either may be absent, older or newer than the dump), and the
+//! names of a few ops. Out: a [`Context`] each. One pass over each file; nothing is kept but what was asked for.
+//!
+//! Both files name forward records only (backward and `parameters_grad` names are looked up as the forward of the
+//! same number, and a `parameters_grad` without one as number 0). Layouts: `docs/dump-format.md`, stack and construct.
+
+use rustc_hash::{FxHashMap, FxHashSet};
+use serde::{Deserialize, Serialize};
+
+use crate::op::{Direction, OpName};
+use crate::rules::Rules;
+use crate::token::{Cursor, Read, unescape};
+
+/// Longest module chain that is followed.
+const CHAIN_LIMIT: usize = 1000;
+
+/// One line of the call stack, innermost first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Frame {
+    /// Path as recorded; the whole line when it has another shape.
+    pub file: String,
+    /// Line number.
+    pub line: Option<u32>,
+    /// Function.
+    pub function: Option<String>,
+    /// Source line.
+    pub code: Option<String>,
+    /// Whether it is a library's frame, by the rules table.
+    pub library: bool,
+}
+
+/// Where an op stands.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Context {
+    /// The op, its module, that one's module, ... up to the root.
+    pub chain: Vec<String>,
+    /// Call stack, innermost first; empty when not recorded.
+    pub frames: Vec<Frame>,
+    /// The lines as recorded.
+    pub stack: Vec<String>,
+}
+
+/// Looks up all `names` in one pass over each file.
+#[must_use]
+pub(crate) fn contexts(construct: Option<&[u8]>, stack: Option<&[u8]>, names: &[&str], rules: &Rules) -> Vec<Context> {
+    let mut parents: FxHashMap<String, Option<String>> = FxHashMap::default();
+    if let Some(bytes) = construct {
+        // A cut file gives what stands before the cut.
+        let _ = read_construct(bytes, &mut parents);
+    }
+    let forwards: Vec<Vec<String>> = names.iter().map(|n| spellings(n)).collect();
+    let wanted: FxHashSet<&str> = forwards.iter().flatten().map(String::as_str).collect();
+    let mut lines: FxHashMap<String, Vec<String>> = FxHashMap::default();
+    if let Some(bytes) = stack {
+        let _ = read_stack(bytes, &wanted, &mut lines);
+    }
+    names
+        .iter()
+        .zip(&forwards)
+        .map(|(name, spellings)| {
+            let stack = spellings.iter().find_map(|s| lines.get(s)).cloned().unwrap_or_default();
+            Context { chain: chain(&parents, name, spellings), frames: frames(&stack, rules), stack }
+        })
+        .collect()
+}
+
+/// The name itself, then the forward it belongs to.
+fn spellings(name: &str) -> Vec<String> {
+    let parsed = OpName::parse(name);
+    let number = parsed.call_index.unwrap_or(0);
+    let forward = if parsed.is_module() {
+        format!("{}.forward.{number}", parsed.base)
+    } else {
+        format!("{}.{number}.forward", parsed.base)
+    };
+    let mut all = vec![name.to_owned()];
+    if matches!(parsed.direction, Direction::Backward | Direction::ParametersGrad) {
+        all.push(forward);
+    }
+    all
+}
+
+fn chain(parents: &FxHashMap<String, Option<String>>, name: &str, spellings: &[String]) -> Vec<String> {
+    let mut chain = vec![name.to_owned()];
+    let Some(start) = spellings.iter().find(|s| parents.contains_key(*s)) else {
+        return chain;
+    };
+    let mut seen: FxHashSet<&str> = FxHashSet::default();
+    let mut at = start.as_str();
+    seen.insert(at);
+    while let Some(Some(parent)) = parents.get(at) {
+        if chain.len() > CHAIN_LIMIT || !seen.insert(parent) {
+            break; // a circle in the file
+        }
+        chain.push(parent.clone());
+        at = parent;
+    }
+    chain
+}
+
+fn read_construct(bytes: &[u8], parents: &mut FxHashMap<String, Option<String>>) -> Read<()> {
+    let mut cursor = Cursor::new(bytes, 0);
+    cursor.expect(b'{', "an object")?;
+    if cursor.eat(b'}')? {
+        return Ok(());
+    }
+    loop {
+        let key = cursor.string()?;
+        cursor.expect(b':', "':'")?;
+        // `[parent, micro_step]` since Megatron support; null and "" both mean no parent.
+        let listed = cursor.peek()? == b'[';
+        if listed {
+            cursor.at += 1;
+        }
+        let parent = if cursor.peek()? == b'"' {
+            let range = cursor.string()?;
+            Some(unescape(&bytes[range]).into_owned()).filter(|p| !p.is_empty())
+        } else {
+            if !(listed && cursor.peek()? == b']') {
+                cursor.skip_value()?;
+            }
+            None
+        };
+        if listed {
+            while cursor.eat(b',')? {
+                cursor.skip_value()?;
+            }
+            cursor.expect(b']', "']'")?;
+        }
+        parents.insert(unescape(&bytes[key]).into_owned(), parent);
+        if !cursor.eat(b',')? {
+            return cursor.expect(b'}', "'}'");
+        }
+    }
+}
+
+fn read_stack(bytes: &[u8], wanted: &FxHashSet<&str>, found: &mut FxHashMap<String, Vec<String>>) -> Read<()> {
+    let mut cursor = Cursor::new(bytes, 0);
+    cursor.expect(b'{', "an object")?;
+    if cursor.eat(b'}')? {
+        return Ok(());
+    }
+    loop {
+        let key = cursor.string()?;
+        cursor.expect(b':', "':'")?;
+        if cursor.peek()? == b'[' {
+            let start = cursor.at;
+            cursor.at += 1;
+            if cursor.peek()? == b'[' {
+                // New layout: [[names...], [lines...]].
+                let names = texts(&mut cursor)?;
+                let hits: Vec<String> = names.into_iter().filter(|n| wanted.contains(n.as_str())).collect();
+                if hits.is_empty() {
+                    cursor.at = start;
+                    cursor.skip_value()?;
+                } else {
+                    let lines = if cursor.eat(b',')? && cursor.peek()? == b'[' { texts(&mut cursor)? } else { Vec::new() };
+                    for name in hits {
+                        found.insert(name, lines.clone());
+                    }
+                    cursor.at = start;
+                    cursor.skip_value()?;
+                }
+            } else {
+                cursor.at = start;
+                let name = unescape(&bytes[key]);
+                if wanted.contains(name.as_ref()) {
+                    let lines = texts(&mut cursor)?;
+                    found.insert(name.into_owned(), lines);
+                } else {
+                    cursor.skip_value()?;
+                }
+            }
+        } else {
+            cursor.skip_value()?;
+        }
+        if !cursor.eat(b',')? {
+            return cursor.expect(b'}', "'}'");
+        }
+    }
+}
+
+/// The strings of a list (numbers as text, anything else left out).
+fn texts(cursor: &mut Cursor) -> Read<Vec<String>> {
+    let mut out = Vec::new();
+    cursor.expect(b'[', "a list")?;
+    if cursor.eat(b']')? {
+        return Ok(out);
+    }
+    loop {
+        match cursor.peek()? {
+            b'"' => {
+                let range = cursor.string()?;
+                out.push(unescape(&cursor.bytes[range]).into_owned());
+            }
+            b'[' | b'{' => cursor.skip_value()?,
+            _ => {
+                let word = cursor.word()?;
+                if word != b"null" {
+                    out.push(String::from_utf8_lossy(word).into_owned());
+                }
+            }
+        }
+        if !cursor.eat(b',')? {
+            cursor.expect(b']', "']'")?;
+            return Ok(out);
+        }
+    }
+}
+
+fn frames(lines: &[String], rules: &Rules) -> Vec<Frame> {
+    lines.iter().map(|line| frame(line, rules)).collect()
+}
+
+/// `File p, line n, in f, \n code`
+fn frame(line: &str, rules: &Rules) -> Frame {
+    let whole = || Frame { file: line.trim().to_owned(), line: None, function: None, code: None, library: rules.is_library(line) };
+    let Some(rest) = line.trim_start().strip_prefix("File ") else { return whole() };
+    let Some((file, rest)) = rest.split_once(", line ") else { return whole() };
+    let (number, rest) = rest.split_once(", in ").unwrap_or((rest, ""));
+    let (function, code) = rest.split_once('\n').unwrap_or((rest, ""));
+    let some = |text: &str| Some(text.trim().trim_end_matches(',').trim().to_owned()).filter(|t| !t.is_empty());
+    Frame {
+        file: file.trim_matches('"').to_owned(),
+        line: number.trim().parse().ok(),
+        function: some(function),
+        code: some(code),
+        library: rules.is_library(file),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(construct: &str, stack: &str, name: &str) -> Context {
+        contexts(Some(construct.as_bytes()), Some(stack.as_bytes()), &[name], &Rules::built_in()).remove(0)
+    }
+
+    const CONSTRUCT: &str = r#"{"megatron_micro_step_number": 3, "Module.0.a.L.forward.0": [null, 0],
+        "Torch.exp.0.forward": ["Module.0.a.L.forward.0", 0], "optimizer": [null, 2], "Tensor.mul_.9.forward": ["optimizer", 2],
+        "old": "", "x": "y", "y": "x"}"#;
+    const NEW: &str = r#"{"0": [["Torch.exp.0.forward", "Torch.exp.1.forward"], ["File model.py, line 41, in act, \n y = torch.exp(x)"]], "1": [["Tensor.mul_.9.forward"], []], "bad": 7, "2": []}"#;
+
+    #[test]
+    fn every_layout_of_both_files() {
+        let context = of(CONSTRUCT, NEW, "Torch.exp.0.forward");
+        assert_eq!(context.chain, ["Torch.exp.0.forward", "Module.0.a.L.forward.0"]);
+        let frame = &context.frames[0];
+        assert_eq!((frame.file.as_str(), frame.line, frame.function.as_deref()), ("model.py", Some(41), Some("act")));
+        assert_eq!(frame.code.as_deref(), Some("y = torch.exp(x)"));
+        assert_eq!(of(CONSTRUCT, NEW, "Tensor.mul_.9.forward").chain[1], "optimizer");
+        let old = r#"{"Torch.exp.0.forward": ["File a.py, line 1, in f, \n c"], "linear": ["linear", "forward.py", 123]}"#;
+        assert_eq!(of("{}", old, "Torch.exp.0.forward").frames[0].file, "a.py");
+        assert_eq!(of("{}", old, "linear").stack, ["linear", "forward.py", "123"]);
+    }
+
+    #[test]
+    fn gradients_are_found_as_their_forward() {
+        let context = of(CONSTRUCT, NEW, "Torch.exp.0.backward");
+        assert_eq!(context.chain, ["Torch.exp.0.backward", "Module.0.a.L.forward.0"]);
+        assert_eq!(context.frames.len(), 1);
+    }
+
+    #[test]
+    fn circles_cuts_and_absence() {
+        assert_eq!(of(CONSTRUCT, NEW, "x").chain, ["x", "y"]);
+        assert_eq!(of(CONSTRUCT, NEW, "unknown").chain, ["unknown"]);
+        for cut in 0..CONSTRUCT.len() {
+            let _ = of(&CONSTRUCT[..cut], &NEW[..cut.min(NEW.len())], "Torch.exp.0.forward");
+        }
+        let none = contexts(None, None, &["a"], &Rules::built_in());
+        assert_eq!(none[0].chain, ["a"]);
+    }
+}

@@ -1,0 +1,131 @@
+//! What stands in the files about a finding: values, module chain, code, likely cause.
+//!
+//! In: findings with the place of their records. Out: the same findings, filled in. Files are opened again, once a
+//! rank, and only for ranks that have a finding; a file that has gone by then leaves its details empty.
+
+use rayon::prelude::*;
+
+use crate::context::contexts;
+use crate::op::{Direction, Kinds, OpName, TensorStat, Value};
+use crate::parse::parse_op;
+use crate::report::{Finding, FindingKind, Hint, ValueReport};
+use crate::rules::{HintFacts, Rules};
+use crate::source::{Bytes, RankSource};
+use crate::verdict::Located;
+
+/// Findings whose details are looked up; beyond them only names and places are given.
+const DETAILED: usize = 64;
+
+/// Fills in the details of the first findings.
+pub(crate) fn fill(findings: &mut [Finding], located: &[Located], sources: &[RankSource], rules: &Rules, map: bool) {
+    let shown = findings.len().min(DETAILED);
+    let mut by_rank: Vec<(u32, Vec<usize>)> = Vec::new();
+    for (i, at) in located.iter().enumerate().take(shown) {
+        match by_rank.iter_mut().find(|(t, _)| *t == at.timeline) {
+            Some((_, list)) => list.push(i),
+            None => by_rank.push((at.timeline, vec![i])),
+        }
+    }
+    let shared: &[Finding] = findings;
+    let filled: Vec<(usize, Finding)> = by_rank
+        .par_iter()
+        .flat_map_iter(|(t, list)| {
+            let source = &sources[*t as usize];
+            let open = |path| Bytes::open(path, map).ok();
+            let (dump, construct, stack) = (open(&source.dump), open(&source.construct), open(&source.stack));
+            let names: Vec<&str> = list.iter().map(|&i| shared[i].op_name.as_str()).collect();
+            let found = contexts(construct.as_deref(), stack.as_deref(), &names, rules);
+            list.iter()
+                .zip(found)
+                .map(|(&i, context)| {
+                    let mut finding = shared[i].clone();
+                    finding.construct_chain = context.chain;
+                    finding.stack = context.frames;
+                    finding.stack_info = context.stack;
+                    if let Some(bytes) = &dump {
+                        values(&mut finding, bytes, located[i].record);
+                    }
+                    settle(&mut finding, rules);
+                    (i, finding)
+                })
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    for (i, finding) in filled {
+        findings[i] = finding;
+    }
+}
+
+fn values(finding: &mut Finding, bytes: &[u8], (at, len): (u64, u64)) {
+    let Some(body) = bytes.get(at as usize..(at + len) as usize) else { return };
+    let name = OpName::parse(&finding.op_name);
+    let recorded = matches!(name.direction, Direction::ParametersGrad | Direction::Debug);
+    let Ok(op) = parse_op(body, recorded) else { return };
+    finding.record = String::from_utf8_lossy(body).into_owned();
+    for argument in &op.arguments {
+        let slot = argument.slot.to_string();
+        match &argument.value {
+            Value::Tensor(t) if argument.slot.field.is_input() => finding.inputs.push(value(slot, t)),
+            Value::Tensor(t) => finding.outputs.push(value(slot, t)),
+            Value::Number(n) if argument.slot.field.is_input() => finding.scalars.push((slot, n.to_string())),
+            _ => {}
+        }
+    }
+    finding.only_in_recompute |= op.is_recompute;
+}
+
+fn value(slot: String, t: &TensorStat) -> ValueReport {
+    ValueReport {
+        slot,
+        dtype: t.dtype.strip_prefix("torch.").unwrap_or(t.dtype).to_owned(),
+        shape: t.shape.clone(),
+        max: t.max,
+        min: t.min,
+        mean: t.mean,
+        norm: t.norm,
+        class: if t.has_statistics() { t.kinds().name() } else { "unknown" }.to_owned(),
+    }
+}
+
+fn kinds(values: &[ValueReport]) -> Kinds {
+    let of = |s: Option<f64>| s.map_or(Kinds::NONE, Kinds::of);
+    values.iter().fold(Kinds::NONE, |k, v| k.union(of(v.max)).union(of(v.min)))
+}
+
+/// Module, recomputation and likely cause, from what was looked up.
+fn settle(finding: &mut Finding, rules: &Rules) {
+    let name = OpName::parse(&finding.op_name);
+    let module = |n: &String| {
+        let parent = OpName::parse(n);
+        (parent.is_module() && !parent.module_path.is_empty()).then(|| parent.module_path.to_owned())
+    };
+    finding.module = finding.construct_chain.iter().find_map(module);
+    let recomputes = |line: &String| line.contains("torch/utils/checkpoint.py") && line.contains("recompute_fn");
+    let recomputed = finding.only_in_recompute || finding.stack_info.iter().any(recomputes);
+    finding.only_in_recompute = recomputed && name.direction == Direction::Forward;
+    let bad: Vec<&ValueReport> = finding.outputs.iter().filter(|v| v.class != "finite" && v.class != "unknown").collect();
+    let output_dtypes: Vec<&str> = bad.iter().map(|v| v.dtype.as_str()).collect();
+    let out = kinds(&finding.outputs);
+    let inputs = kinds(&finding.inputs);
+    let magnitude = finding
+        .inputs
+        .iter()
+        .flat_map(|v| [v.max, v.min])
+        .flatten()
+        .filter(|n| n.is_finite())
+        .fold(0.0_f64, |m, n| m.max(n.abs()));
+    let facts = HintFacts {
+        name,
+        kind: finding.kind.name(),
+        kinds: if out.is_finite() { inputs } else { out },
+        output_dtypes,
+        input_kinds: inputs,
+        input_magnitude: magnitude,
+    };
+    let hint = rules.hint(&facts).map(|row| Hint {
+        likely: row.text.clone(),
+        check: row.check.clone(),
+        source: row.source.clone(),
+    });
+    finding.hint = hint.filter(|_| finding.kind != FindingKind::MissingRank);
+}

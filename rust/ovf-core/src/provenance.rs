@@ -1,0 +1,259 @@
+//! Inside one rank: which earlier op a non-finite value came from.
+//!
+//! Dumps hold statistics, not values, so identity is inferred. Every non-finite value that is written (an output, a
+//! received tensor, an outside value met for the first time) is *seen*; a non-finite input is looked up among them:
+//!
+//! 1. `Exact`: same dtype, shape and all four statistics; the most recent such value.
+//! 2. `Reshaped`: same statistics and element count (views), or, where the statistics tell something (not all NaN),
+//!    the same statistics alone (slices of one tensor, casts).
+//! 3. `Near`: the most recent live value at all. msProbe's default risk level leaves out casts, views, creators and
+//!    concatenations, so a value may reach an op with other shape and statistics. A value is *live* until an op took
+//!    it in and gave finite numbers out (then what comes later is not explained by it).
+//!
+//! What finds nothing is *unexplained*: nobody on this rank produced it.
+
+use std::hash::{Hash, Hasher};
+
+use rustc_hash::{FxHashMap, FxHasher};
+
+use crate::op::{Kinds, TensorStat};
+
+/// Index of a node of the rank's graph of non-finite ops.
+pub(crate) type NodeId = u32;
+
+/// What a value's non-finite numbers mean.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Meaning {
+    /// From an overflow, or not known to be anything else.
+    Real,
+    /// Asked for by the program (masks).
+    Intended,
+    /// Content of memory nobody wrote.
+    Garbage,
+}
+
+/// How sure the link to a producer is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Link {
+    /// Same dtype, shape and statistics.
+    Exact,
+    /// Same statistics under another shape.
+    Reshaped,
+    /// The most recent live value.
+    Near,
+}
+
+/// A non-finite value somebody wrote.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Seen {
+    pub(crate) node: NodeId,
+    pub(crate) meaning: Meaning,
+    pub(crate) kinds: Kinds,
+    live: bool,
+    /// Whether [`Link::Near`] may end here.
+    near: bool,
+    read: bool,
+    from_communication: bool,
+}
+
+/// How a value is entered.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Entry {
+    pub(crate) node: NodeId,
+    pub(crate) meaning: Meaning,
+    pub(crate) near: bool,
+    pub(crate) from_communication: bool,
+}
+
+/// All non-finite values seen so far on one rank.
+#[derive(Debug, Default)]
+pub(crate) struct Values {
+    seen: Vec<Seen>,
+    exact: FxHashMap<u64, u32>,
+    same_count: FxHashMap<u64, u32>,
+    same_statistics: FxHashMap<u64, u32>,
+    /// Live real values that `Near` may end at, oldest first.
+    near: Vec<u32>,
+    near_communications: Vec<u32>,
+}
+
+fn bits(stat: Option<f64>) -> u64 {
+    match stat {
+        None => 1,
+        Some(n) if n.is_nan() => 2, // NaNs of any payload are one
+        Some(n) => n.to_bits(),
+    }
+}
+
+fn hash(parts: impl Hash) -> u64 {
+    let mut hasher = FxHasher::default();
+    parts.hash(&mut hasher);
+    hasher.finish()
+}
+
+fn statistics(t: &TensorStat) -> [u64; 4] {
+    [bits(t.max), bits(t.min), bits(t.mean), bits(t.norm)]
+}
+
+fn exact_key(t: &TensorStat) -> u64 {
+    hash((t.dtype, &t.shape, statistics(t)))
+}
+
+fn count_key(t: &TensorStat) -> u64 {
+    hash((t.dtype, t.numel(), statistics(t)))
+}
+
+/// `None` when the statistics are the same for any such value (NaN everywhere, infinite everywhere).
+fn statistics_key(t: &TensorStat) -> Option<u64> {
+    let tells = |s: Option<f64>| s.is_some_and(|n| n.is_finite() && n != 0.0);
+    (tells(t.max) || tells(t.min)).then(|| hash((bits(t.max), bits(t.min))))
+}
+
+/// Identity of a value for [`crate::timeline`]'s search of the first reader of an asynchronous receive.
+pub(crate) fn identity(t: &TensorStat) -> u64 {
+    hash((t.dtype, t.numel(), statistics(t)))
+}
+
+impl Values {
+    /// Enters a written value.
+    pub(crate) fn enter(&mut self, t: &TensorStat, entry: Entry) {
+        let id = self.seen.len() as u32;
+        self.seen.push(Seen {
+            node: entry.node,
+            meaning: entry.meaning,
+            kinds: t.kinds(),
+            live: true,
+            near: entry.near,
+            read: false,
+            from_communication: entry.from_communication,
+        });
+        self.exact.insert(exact_key(t), id);
+        self.same_count.insert(count_key(t), id);
+        if let Some(key) = statistics_key(t) {
+            self.same_statistics.insert(key, id);
+        }
+        if entry.near && entry.meaning == Meaning::Real {
+            self.near.push(id);
+            if entry.from_communication {
+                self.near_communications.push(id);
+            }
+        }
+    }
+
+    /// The value `t` came from. A weight (`is_parameter`) is not explained by just any value that is near: only by
+    /// one that a communication delivered (gathered shards).
+    pub(crate) fn find(&mut self, t: &TensorStat, is_parameter: bool) -> Option<(u32, Link)> {
+        let found = self.find_recorded(t);
+        let garbage = found.is_some_and(|(id, _)| self.seen[id as usize].meaning == Meaning::Garbage);
+        let found = match found {
+            Some(hit) if !garbage => Some(hit),
+            _ => {
+                // Garbage explains a value only where nothing real that came later could.
+                let near = self.near(t, is_parameter).filter(|&id| found.is_none_or(|(g, _)| id > g));
+                near.map(|id| (id, Link::Near)).or(found)
+            }
+        };
+        if let Some((id, _)) = found {
+            self.seen[id as usize].read = true;
+        }
+        found
+    }
+
+    fn find_recorded(&self, t: &TensorStat) -> Option<(u32, Link)> {
+        if let Some(&id) = self.exact.get(&exact_key(t)) {
+            return Some((id, Link::Exact));
+        }
+        let by_count = self.same_count.get(&count_key(t));
+        let by_statistics = || statistics_key(t).and_then(|k| self.same_statistics.get(&k));
+        by_count.or_else(by_statistics).map(|&id| (id, Link::Reshaped))
+    }
+
+    fn near(&mut self, t: &TensorStat, is_parameter: bool) -> Option<u32> {
+        let seen = &self.seen;
+        let list = if is_parameter { &mut self.near_communications } else { &mut self.near };
+        while list.last().is_some_and(|&id| !seen[id as usize].live) {
+            list.pop();
+        }
+        let only_neg_inf = t.kinds() == Kinds::NEG_INF;
+        if !only_neg_inf {
+            return list.last().copied();
+        }
+        // A lone -inf looks like a mask that a left-out creator made, unless a -inf of ours was never read.
+        list.iter().rev().copied().find(|&id| {
+            let s = &seen[id as usize];
+            s.live && s.kinds == Kinds::NEG_INF && !s.read
+        })
+    }
+
+    pub(crate) fn get(&self, id: u32) -> &Seen {
+        &self.seen[id as usize]
+    }
+
+    /// An op took the value in and gave finite numbers out.
+    pub(crate) fn absorb(&mut self, id: u32) {
+        self.seen[id as usize].live = false;
+    }
+
+    /// The buffer was overwritten: garbage in it is gone.
+    pub(crate) fn overwrite(&mut self, t: &TensorStat) {
+        let key = exact_key(t);
+        if let Some(&id) = self.exact.get(&key)
+            && self.seen[id as usize].meaning == Meaning::Garbage
+        {
+            self.exact.remove(&key);
+            self.same_count.remove(&count_key(t));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value(shape: &[i64], max: f64, min: f64) -> TensorStat<'static> {
+        TensorStat { dtype: "torch.float32", shape: shape.to_vec(), max: Some(max), min: Some(min), mean: None, norm: None }
+    }
+
+    fn real(node: NodeId) -> Entry {
+        Entry { node, meaning: Meaning::Real, near: true, from_communication: false }
+    }
+
+    #[test]
+    fn the_most_recent_equal_value_is_the_source() {
+        let mut values = Values::default();
+        let nan = value(&[2, 3], f64::NAN, f64::NAN);
+        values.enter(&nan, real(1));
+        values.enter(&nan, real(2));
+        let (id, link) = values.find(&nan, false).expect("found");
+        assert_eq!((values.get(id).node, link), (2, Link::Exact));
+        let view = value(&[6], f64::NAN, f64::NAN);
+        assert_eq!(values.find(&view, false).map(|f| f.1), Some(Link::Reshaped));
+        assert_eq!(values.find(&value(&[7], f64::NAN, f64::NAN), false).map(|f| f.1), Some(Link::Near));
+    }
+
+    #[test]
+    fn absorbed_values_explain_nothing_near() {
+        let mut values = Values::default();
+        values.enter(&value(&[3], f64::NAN, f64::NAN), real(1));
+        let (id, _) = values.find(&value(&[3], f64::NAN, f64::NAN), false).expect("found");
+        values.absorb(id);
+        assert!(values.find(&value(&[8], f64::NAN, f64::NAN), false).is_none());
+    }
+
+    #[test]
+    fn weights_and_masks_are_not_explained_by_what_is_near() {
+        let mut values = Values::default();
+        values.enter(&value(&[3], f64::NAN, f64::NAN), real(1));
+        assert!(values.find(&value(&[8, 8], f64::NAN, f64::NAN), true).is_none());
+        assert!(values.find(&value(&[5, 5], 0.0, f64::NEG_INFINITY), false).is_none());
+        values.enter(&value(&[9], f64::NAN, 1.0), Entry { from_communication: true, ..real(2) });
+        assert!(values.find(&value(&[8, 8], f64::NAN, f64::NAN), true).is_some());
+    }
+
+    #[test]
+    fn slices_keep_telling_statistics() {
+        let mut values = Values::default();
+        values.enter(&value(&[8], f64::INFINITY, -0.5), real(4));
+        assert_eq!(values.find(&value(&[4], f64::INFINITY, -0.5), false).map(|f| f.1), Some(Link::Reshaped));
+    }
+}

@@ -1,0 +1,127 @@
+//! One rank alone: every op that could be the root cause, in order (the single-rank step of the skill seed).
+//!
+//! In: one rank's files. Out: a [`Trace`]: all candidates in file order, harmful ones first in rank of suspicion, so
+//! that when the first is ruled out the next is at hand.
+
+use serde::Serialize;
+
+use crate::context::contexts;
+use crate::error::Result;
+use crate::op::{Direction, Field, OpName, Rank, Value};
+use crate::parse::parse_op;
+use crate::source::{Bytes, RankSource};
+use crate::timeline::{Cause, build};
+use crate::{Options, Position};
+
+/// Candidates listed.
+const LISTED: usize = 1000;
+
+/// One op that may be the root cause.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Anomaly {
+    /// Key in `data`.
+    pub op_name: String,
+    /// Place in the file, from 0.
+    pub exec_order: u32,
+    /// Why it is listed: `computed`, `from_intended`, `parameter`, `input`, `corruption`, `unrecorded`, `received`,
+    /// `register`.
+    pub cause: Cause,
+    /// Whether its value reaches loss, gradient, state or communication.
+    pub harm: bool,
+    /// The record's output, as JSON text.
+    #[serde(skip)]
+    pub output: String,
+    /// Whether its output holds NaN.
+    pub output_has_nan: bool,
+    /// Whether one of its inputs is non-finite.
+    pub input_has_nan: bool,
+    /// Inputs: shape, Max, dtype.
+    pub input_info: Vec<(Vec<i64>, Option<String>, String)>,
+    /// The op, its module, ... up to the root.
+    pub construct_chain: Vec<String>,
+    /// Stack lines as recorded.
+    pub stack_info: Vec<String>,
+}
+
+/// The trace of one rank.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Trace {
+    /// Global rank.
+    pub rank: Rank,
+    /// The rank's folder or file.
+    pub rank_path: String,
+    /// Number of ops read.
+    pub ops: u32,
+    /// Candidates, the likeliest first: harmful before healed, then file order.
+    pub anomalies: Vec<Anomaly>,
+    /// Candidates beyond those listed.
+    pub anomalies_omitted: u32,
+    /// What is wrong with the file: place and message.
+    pub problem: Option<(Option<Position>, String)>,
+    /// Whether anything can be judged.
+    pub has_statistics: bool,
+}
+
+/// Traces one rank.
+///
+/// # Errors
+/// [`crate::ErrorKind::NotFound`] or [`crate::ErrorKind::Io`] for its dump file.
+pub fn trace(source: &RankSource, options: &Options) -> Result<Trace> {
+    let bytes = Bytes::open(&source.dump, options.map)?;
+    let timeline = build(&bytes, source.rank, &source.label, &options.rules);
+    let open = |path| Bytes::open(path, options.map).ok();
+    let (construct, stack) = (open(&source.construct), open(&source.stack));
+    let mut marks: Vec<_> = timeline.marks.iter().collect();
+    marks.sort_by_key(|m| (!m.harm && m.cause != Cause::Received, m.at.op));
+    marks.truncate(LISTED);
+    let names: Vec<&str> = marks.iter().map(|m| m.at.name.as_str()).collect();
+    let found = contexts(construct.as_deref(), stack.as_deref(), &names, &options.rules);
+    let anomalies: Vec<Anomaly> = marks
+        .iter()
+        .zip(found)
+        .map(|(mark, context)| {
+            let mut anomaly = Anomaly {
+                op_name: mark.at.name.clone(),
+                exec_order: mark.at.op,
+                cause: mark.cause,
+                harm: mark.harm || mark.cause == Cause::Received,
+                output: "null".to_owned(),
+                output_has_nan: false,
+                input_has_nan: false,
+                input_info: Vec::new(),
+                construct_chain: context.chain,
+                stack_info: context.stack,
+            };
+            read_values(&mut anomaly, &bytes, mark.record);
+            anomaly
+        })
+        .collect();
+    Ok(Trace {
+        rank: source.rank,
+        rank_path: source.dump.parent().unwrap_or(&source.dump).display().to_string(),
+        ops: timeline.ops,
+        anomalies_omitted: timeline.marks_omitted + timeline.marks.len().saturating_sub(anomalies.len()) as u32,
+        anomalies,
+        problem: timeline.problem.map(|p| (p.position, p.message)),
+        has_statistics: timeline.has_statistics,
+    })
+}
+
+fn read_values(anomaly: &mut Anomaly, bytes: &[u8], (at, len): (u64, u64)) {
+    let Some(body) = bytes.get(at as usize..(at + len) as usize) else { return };
+    let direction = OpName::parse(&anomaly.op_name).direction;
+    let recorded = matches!(direction, Direction::ParametersGrad | Direction::Debug);
+    let Ok(op) = parse_op(body, recorded) else { return };
+    for argument in &op.arguments {
+        let Value::Tensor(t) = &argument.value else { continue };
+        if argument.slot.field.is_input() {
+            anomaly.input_has_nan |= !t.kinds().is_finite();
+            let max = t.max.map(|m| if m.is_nan() { "nan".to_owned() } else { m.to_string() });
+            anomaly.input_info.push((t.shape.clone(), max, t.dtype.strip_prefix("torch.").unwrap_or(t.dtype).to_owned()));
+        } else {
+            anomaly.output_has_nan |= t.kinds().contains(crate::op::Kinds::NAN);
+        }
+    }
+    let output = if recorded { body } else { crate::parse::field_text(body, Field::Output.key()).unwrap_or(b"null") };
+    anomaly.output = String::from_utf8_lossy(output).into_owned();
+}
