@@ -623,6 +623,13 @@ impl<'a> Builder<'a> {
             }
         }
         let mut judgement = judge(&evidence);
+        // A gradient that a record takes in without giving one out went into the weights.
+        let into_weights = judgement == Judgement::Observed
+            && name.direction == Direction::Backward
+            && (evidence.real || evidence.unexplained);
+        if into_weights {
+            judgement = if evidence.real { Judgement::Propagated } else { Judgement::Unexplained };
+        }
         let mut inside = Inside::Clean { has_children: false };
         if judgement == Judgement::Origin && !op.has_inputs && name.direction == Direction::Forward {
             // A dump of outputs alone: whether the inputs were finite is told by what came before.
@@ -654,8 +661,8 @@ impl<'a> Builder<'a> {
             Judgement::Absorbed if evidence.unexplained && !evidence.real => Role::Unexplained,
             _ => Role::Plain,
         };
-        let is_real = !evidence.out.is_finite()
-            && !matches!(judgement, Judgement::Intended | Judgement::Garbage);
+        let is_real = into_weights
+            || (!evidence.out.is_finite() && !matches!(judgement, Judgement::Intended | Judgement::Garbage));
         let kinds = if evidence.out.is_finite() {
             bad_inputs.iter().fold(Kinds::NONE, |k, a| match &a.value {
                 Value::Tensor(t) => k.union(t.kinds()),

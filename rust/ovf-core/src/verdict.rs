@@ -197,7 +197,7 @@ impl Assembler<'_> {
                 None if matches!(c.source, Source::Missing(..)) => if elsewhere() { 3 } else { 1 },
                 None => 1,
                 Some(m) => match m.cause {
-                    Cause::Parameter => u8::from(!self.hidden_order),
+                    Cause::Parameter => u8::from(!self.hidden_order || m.slot.is_none()),
                     Cause::Input if silent => {
                         let sent = m.bad_in.as_ref().is_some_and(|shape| {
                             self.timelines.iter().enumerate().any(|(o, other)| o as u32 != t && other.bad_shapes.contains(shape))
