@@ -1,1 +1,89 @@
-"""Find the operator that first turned finite numbers into NaN or Inf in a training step's msProbe dumps."""
+"""Find the operator that first turned finite numbers into NaN or Inf in a training step's msProbe dumps.
+
+    >>> import ovf
+    >>> report = ovf.find_first_overflow("dump/step0")
+    >>> report.verdict
+    'overflow'
+    >>> report.first.rank, report.first.op_name
+    (1, 'Torch.exp.0.forward')
+
+Importing this package is cheap: the analysis is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ovf._core import DumpFormatError, OvfError, RulesError
+    from ovf.analyzer import cross_rank, find_first_overflow, trace_rank
+    from ovf.report import (
+        Communication,
+        Finding,
+        Frame,
+        Hint,
+        Note,
+        PathStep,
+        RankSummary,
+        Report,
+        Unreadable,
+        Value,
+    )
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "DumpFormatError": "ovf._core",
+    "OvfError": "ovf._core",
+    "RulesError": "ovf._core",
+    "cross_rank": "ovf.analyzer",
+    "find_first_overflow": "ovf.analyzer",
+    "trace_rank": "ovf.analyzer",
+    "Communication": "ovf.report",
+    "Finding": "ovf.report",
+    "Frame": "ovf.report",
+    "Hint": "ovf.report",
+    "Note": "ovf.report",
+    "PathStep": "ovf.report",
+    "RankSummary": "ovf.report",
+    "Report": "ovf.report",
+    "Unreadable": "ovf.report",
+    "Value": "ovf.report",
+}
+
+__all__ = [
+    "Communication",
+    "DumpFormatError",
+    "Finding",
+    "Frame",
+    "Hint",
+    "Note",
+    "OvfError",
+    "PathStep",
+    "RankSummary",
+    "Report",
+    "RulesError",
+    "Unreadable",
+    "Value",
+    "__version__",
+    "cross_rank",
+    "find_first_overflow",
+    "trace_rank",
+]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - the names are typed above
+    """Load a public name when it is first asked for (PEP 562)."""
+    home = _HOME.get(name)
+    if home is None:
+        msg = f"module 'ovf' has no attribute {name!r}"
+        raise AttributeError(msg)
+    import importlib  # noqa: PLC0415 - only when a name is used
+
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

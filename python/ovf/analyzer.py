@@ -1,0 +1,228 @@
+"""The analyzer: finds the steps of a dump, analyses them in order, hands out a `Report`."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ovf import _core
+from ovf.report import Report
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterable
+
+    StrPath = str | os.PathLike[str]
+
+if _core.DEBUG_BUILD:
+    import warnings
+
+    warnings.warn("ovf was built without optimisation and is slow", RuntimeWarning, stacklevel=2)
+
+#: Seconds between two calls of a progress function.
+_PROGRESS_SECONDS = 0.1
+
+
+def find_first_overflow(
+    path: StrPath,
+    *,
+    step: int | str | None = None,
+    ranks: Iterable[int] | None = None,
+    rules: StrPath | None = None,
+    threads: int | None = None,
+    allow_incomplete_ranks: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> Report:
+    """Name the first overflow of a dump.
+
+    Args:
+        path: A dump root (steps are analysed in order until one has an overflow), a step directory with one folder a
+            rank, a rank folder, or one `dump.json`.
+        step: Only this step: its number, or its folder below the root (`"actor_train/step0"`).
+        ranks: Only these global ranks; all by default.
+        rules: A JSON file of operator rules laid over the built-in ones (`ovf rules` prints the shape).
+        threads: Threads; all processors by default.
+        allow_incomplete_ranks: Whether `Report.exit_code` accepts missing, cut and unreadable ranks.
+        progress: Called about ten times a second with (bytes read, bytes in all), from another thread.
+
+    Returns:
+        The report of the first step with an overflow; without one, of the last step. `Report.steps` names all that
+        were looked at.
+
+    Raises:
+        FileNotFoundError: The path does not exist.
+        ovf.DumpFormatError: The path holds no dump in any known layout.
+        ovf.RulesError: The rules file is not valid.
+        ValueError: The step or a rank that was asked for is not there.
+        OSError: The operating system refused. Single unreadable ranks are no error but part of the report.
+    """
+    found = _core.discover(path)
+    chosen = _choose(found, step, path)
+    wanted = sorted(set(ranks)) if ranks is not None else None
+    counters = _core.Progress()
+    seen: list[dict[str, Any]] = []
+    with _Ticker(counters, progress):
+        for index in chosen:
+            text, records = _core.analyze(
+                path, index, ranks=wanted, rules=rules, threads=threads, progress=counters
+            )
+            data = json.loads(text)
+            seen.append({"step": data["step"], "step_label": data["step_label"], "verdict": data["verdict"]})
+            if data["verdict"] == "overflow":
+                break
+    if data["verdict"] == "no_evidence" and any(s["verdict"] == "clean" for s in seen):
+        data["verdict"], data["incomplete"] = "clean", True
+    data["steps"] = seen
+    return Report(data, records, source=Path(path), allow_incomplete_ranks=allow_incomplete_ranks)
+
+
+def cross_rank(path: StrPath, *, step: int | str | None = None, rules: StrPath | None = None) -> dict[str, Any]:
+    """For each communication with a bad value: who sent it, who got it, who has nothing bad.
+
+    Args:
+        path: As for `find_first_overflow`.
+        step: As there.
+        rules: As there.
+
+    Returns:
+        `{op_name: {"source_ranks", "propagated_ranks", "normal_ranks", "total_ranks"}}`, sorted lists of global
+        ranks, communications in order. The op name is the first member's; where it stands for several groups, the
+        group is added behind `@`.
+
+    Raises:
+        FileNotFoundError, ovf.DumpFormatError, ValueError, OSError: As for `find_first_overflow`.
+    """
+    report = find_first_overflow(path, step=step, rules=rules)
+    table: dict[str, Any] = {}
+    for c in report.communications:
+        if not c.source_ranks and not c.propagated_ranks:
+            continue
+        name = c.op_name
+        if name in table:
+            group = c.group_id or "-".join(map(str, c.group_ranks)) or "-".join(str(m.rank) for m in c.members)
+            name = f"{name}@{group}"
+        row = {
+            "source_ranks": list(c.source_ranks),
+            "propagated_ranks": list(c.propagated_ranks),
+            "normal_ranks": list(c.normal_ranks),
+        }
+        table.setdefault(name, {**row, "total_ranks": sorted(m.rank for m in c.members)})
+    return table
+
+
+def trace_rank(
+    path: StrPath, rank: int | None = None, *, step: int | str | None = None, rules: StrPath | None = None
+) -> dict[str, Any]:
+    """Trace one rank to its root cause, every candidate in order.
+
+    Args:
+        path: As for `find_first_overflow`; of a dump root the first step, unless `step` says otherwise.
+        rank: Global rank; may be left out when there is only one.
+        step: As for `find_first_overflow`.
+        rules: As there.
+
+    Returns:
+        `{"rank", "rank_path", "anomaly_count", "first_anomaly", "all_anomalies", "warnings"}`. An anomaly has
+        `op_name`, `exec_order` (place in the file, from 0), `output` (as dumped), `output_has_nan`, `input_has_nan`,
+        `input_info` (`[{"shape", "Max", "dtype"}]`), `construct_chain` (the op up to the root), `stack_info`, `cause`
+        and `harm` (whether it reaches loss, gradient, state or communication). `first_anomaly` is `None` when the
+        rank is clean.
+
+    Raises:
+        KeyError: No such rank.
+        FileNotFoundError, ovf.DumpFormatError, ValueError, OSError: As for `find_first_overflow`.
+    """
+    found = _core.discover(path)
+    index = _choose(found, step, path)[0]
+    there = found[index][3]
+    if rank is None:
+        if len(there) != 1:
+            msg = f"{path}: has ranks {there}; say which one (rank=, --rank)"
+            raise ValueError(msg)
+        rank = there[0]
+    text, outputs = _core.trace(path, index, rank, rules=rules)
+    data = json.loads(text)
+    anomalies = [_anomaly(a, o) for a, o in zip(data["anomalies"], outputs, strict=True)]
+    warnings = []
+    if anomalies and anomalies[0]["input_has_nan"]:
+        warnings.append(
+            "the first candidate's input is bad already: it was bad before the dump began, an op left out of the "
+            "dump made it, or a previous step did"
+        )
+    if data["problem"]:
+        place, message = data["problem"]
+        warnings.append(f"line {place['line']}, column {place['column']}: {message}" if place else message)
+    if not data["has_statistics"]:
+        warnings.append("the dump has no Max and Min: nothing can be judged")
+    return {
+        "rank": data["rank"],
+        "rank_path": data["rank_path"],
+        "anomaly_count": len(anomalies) + data["anomalies_omitted"],
+        "first_anomaly": anomalies[0] if anomalies else None,
+        "all_anomalies": anomalies,
+        "warnings": warnings,
+    }
+
+
+def _anomaly(data: dict[str, Any], output: str) -> dict[str, Any]:
+    info = [{"shape": shape, "Max": top, "dtype": dtype} for shape, top, dtype in data["input_info"]]
+    try:
+        parsed = json.loads(output)
+    except (ValueError, RecursionError):
+        parsed = output
+    return {
+        "op_name": data["op_name"],
+        "exec_order": data["exec_order"],
+        "output": parsed,
+        "output_has_nan": data["output_has_nan"],
+        "input_has_nan": data["input_has_nan"],
+        "input_info": info,
+        "construct_chain": data["construct_chain"],
+        "stack_info": data["stack_info"],
+        "cause": data["cause"],
+        "harm": data["harm"],
+    }
+
+
+def _choose(found: list[Any], step: int | str | None, path: StrPath) -> list[int]:
+    """Indices of the steps that were asked for."""
+    if step is None:
+        return list(range(len(found)))
+    wanted = str(step)
+    chosen = [i for i, (number, label, *_) in enumerate(found) if label == wanted or str(number) == wanted]
+    if not chosen:
+        labels = ", ".join(label for _, label, *_ in found)
+        msg = f"{path}: no step {wanted}; it has {labels}"
+        raise ValueError(msg)
+    return chosen
+
+
+class _Ticker:
+    """Calls the progress function from a thread of its own while the analysis runs."""
+
+    def __init__(self, counters: _core.Progress, call: Callable[[int, int], None] | None) -> None:
+        self._counters = counters
+        self._call = call
+        self._done = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> None:
+        if self._call is not None:
+            self._thread = threading.Thread(target=self._run, name="ovf-progress", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        while not self._done.wait(_PROGRESS_SECONDS):
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._call is not None:
+            self._call(self._counters.bytes, self._counters.total)
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._tell()

@@ -1,0 +1,277 @@
+"""Report -> one screen for people: the answer first, then its evidence, its way, what else there is.
+
+Names come from user code: they are shown as text, never as markup, control characters made visible.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from rich.console import Console
+
+    from ovf.report import Communication, Finding, Report, Value
+
+_STYLE = {"overflow": "bold red", "clean": "bold green", "no_evidence": "bold yellow"}
+_DTYPE_MAX = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38, "float32": 3.4028234663852886e38}
+_NEAR_LIMIT = 0.5
+_FRAMES = 3
+_NOTE_OPS = 3
+_RANKS_SHOWN = 16
+_KINDS = {
+    "compute": "computed here",
+    "communication": "made by the communication",
+    "parameter": "a weight that was bad before",
+    "input": "data that entered bad",
+    "corruption": "a buffer that changed",
+    "missing_rank": "came from a rank without a dump",
+}
+
+
+def printable(text: str) -> str:
+    """The text with control characters (and bidirectional overrides) made visible."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def number(value: float | None) -> str:
+    """A statistic in at most nine characters."""
+    return "-" if value is None else f"{value:.4g}"
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """`rank 3`, `ranks 0-2, 5`; long lists are cut."""
+    parts: list[str] = []
+    at = 0
+    while at < len(ranks):
+        end = at
+        while end + 1 < len(ranks) and ranks[end + 1] == ranks[end] + 1:
+            end += 1
+        parts.append(f"{ranks[at]}-{ranks[end]}" if end > at else str(ranks[at]))
+        at = end + 1
+    shown = ", ".join(parts[:_RANKS_SHOWN]) + (", ..." if len(parts) > _RANKS_SHOWN else "")
+    return f"rank{'' if len(ranks) == 1 else 's'} {shown}"
+
+
+def bytes_text(count: int) -> str:
+    """`6.1 GB`."""
+    size = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:  # noqa: PLR2004 - decimal units
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def render(report: Report, console: Console, *, seconds: float, top: int, verbose: bool = False) -> None:
+    """Print the report.
+
+    Args:
+        report: What to show.
+        console: Where to.
+        seconds: How long reading took.
+        top: Findings to show.
+        verbose: Show every stack frame, all notes' ops and the whole path.
+    """
+    for line in _screen(report, seconds=seconds, top=top, verbose=verbose):
+        console.print(line, soft_wrap=True, highlight=False)
+
+
+def _screen(report: Report, *, seconds: float, top: int, verbose: bool) -> Iterator[Text]:
+    yield _head(report, seconds)
+    yield Text()
+    if report.verdict == "overflow":
+        for position, finding in enumerate(report.findings[:top]):
+            title = "FIRST OVERFLOW" if position == 0 else "CONCURRENT" if finding.concurrent else "LATER"
+            yield from _finding(finding, report, title, verbose=verbose)
+            yield Text()
+        yield from _spread(report, verbose=verbose)
+        yield from _also(report, top)
+    elif report.verdict == "clean":
+        text = Text("CLEAN  ", style=_STYLE["clean"])
+        text.append("no non-finite value that was not intended or healed", style="default")
+        yield text
+    else:
+        text = Text("NO EVIDENCE  ", style=_STYLE["no_evidence"])
+        text.append("nothing in this dump can be judged", style="default")
+        yield text
+        yield Text('  record values: "task": "statistics", "summary_mode": "statistics" in msProbe\'s config')
+    yield from _unreadable(report)
+    yield from _notes(report, verbose=verbose)
+
+
+def _head(report: Report, seconds: float) -> Text:
+    count = len(report.ranks)
+    parts = [
+        printable(report.step_label),
+        f"{count} rank{'' if count == 1 else 's'}",
+        f"{report.total_ops:,} ops",
+        f"{bytes_text(report.total_bytes)} read in {seconds:.2f} s",
+    ]
+    others = [label for label, verdict in report.steps[:-1] if verdict == "clean"]
+    if others:
+        parts.append(f"clean before: {', '.join(printable(o) for o in others)}")
+    return Text(" · ".join(parts), style="dim")
+
+
+def _finding(finding: Finding, report: Report, title: str, *, verbose: bool) -> Iterator[Text]:
+    total = next((r.ops for r in report.ranks if r.rank == finding.rank), 0)
+    head = Text(f"{title}  ", style="bold red" if title == "FIRST OVERFLOW" else "bold")
+    head.append(f"rank {finding.rank}   ", style="bold")
+    head.append(printable(finding.op_name), style="bold cyan")
+    head.append(f"   op {finding.exec_order:,} of {total:,}   ", style="default")
+    head.append(finding.certainty, style="green" if finding.certainty == "certain" else "yellow")
+    yield head
+    yield Text(f"  {printable(finding.reason)}  ({_KINDS[finding.kind]}, {finding.phase})")
+    for value in (*finding.inputs, *finding.outputs):
+        yield _value(value)
+    for slot, text in finding.scalars:
+        if text.lower().lstrip("-") in {"inf", "nan"}:
+            yield Text(f"    {printable(slot)}   {text}   given as an argument", style="dim")
+    yield from _place(finding, verbose=verbose)
+    for doubt in finding.why_not_certain:
+        yield _labelled("but", printable(doubt), style="yellow")
+    if finding.only_in_recompute:
+        yield _labelled("note", "it ran in activation recomputation", style="yellow")
+    if finding.members:
+        shown = sorted({m.rank for m in finding.members})
+        yield _labelled("also", f"shown by {ranks_text(shown)}")
+    if finding.hint:
+        yield _labelled("likely", f"{finding.hint.likely}; check {finding.hint.check}", style="magenta")
+
+
+def _value(value: Value) -> Text:
+    bad = value.class_ not in {"finite", "unknown"}
+    shape = "[" + ", ".join(map(str, value.shape)) + "]"
+    line = Text(f"    {printable(value.slot):<22} {shape:<16} {printable(value.dtype):<9}  ")
+    if value.class_ == "unknown":
+        line.append("no statistics", style="dim")
+        return line
+    line.append(f"max {number(value.max):<10} min {number(value.min)}", style="red" if bad else "default")
+    limit = _DTYPE_MAX.get(value.dtype)
+    if limit and not bad and value.max is not None and value.min is not None:
+        share = max(abs(value.max), abs(value.min)) / limit
+        if share >= _NEAR_LIMIT:
+            line.append(f"   at {share:.0%} of the {value.dtype} range", style="yellow")
+    return line
+
+
+def _labelled(label: str, text: str, style: str = "default") -> Text:
+    line = Text(f"  {label:<8}", style="dim")
+    line.append(text, style=style)
+    return line
+
+
+def _place(finding: Finding, *, verbose: bool) -> Iterator[Text]:
+    modules = [m for m in finding.construct_chain[1:] if m]
+    if modules:
+        yield _labelled("module", " in ".join(printable(_module_name(m)) for m in modules))
+    user = [f for f in finding.stack if not f.library]
+    shown = finding.stack if verbose or not user else user[:_FRAMES]
+    for position, frame in enumerate(shown):
+        place = frame.file if frame.line is None else f"{frame.file}:{frame.line}"
+        text = printable(place) + (f" in {printable(frame.function)}" if frame.function else "")
+        line = _labelled("code" if position == 0 else "", text)
+        if frame.code:
+            line.append(f"   {printable(frame.code)}", style="bold")
+        yield line
+    folded = len(finding.stack) - len(shown)
+    if folded > 0:
+        yield _labelled("", f"(+{folded} more frames, -v)", style="dim")
+
+
+def _module_name(name: str) -> str:
+    """`layers.0.mlp (MLP)` for `Module.layers.0.mlp.MLP.forward.0`."""
+    parts = name.split(".")
+    direction_and_number = 2
+    if parts[0] not in {"Module", "Cell"} or len(parts) < direction_and_number + 2:
+        return name
+    *path, kind = parts[1:-direction_and_number]
+    return f"{'.'.join(path)} ({kind})" if path else kind
+
+
+def _spread(report: Report, *, verbose: bool) -> Iterator[Text]:
+    spread = report.spread
+    if spread is None:
+        return
+    line = Text("SPREAD  ", style="bold")
+    count = len(spread.ranks)
+    line.append(f"{spread.ops:,} ops after it are bad, on {count} of {len(report.ranks)} ranks")
+    if spread.symptom is not None and spread.symptom_kind is not None:
+        what = spread.symptom_kind.replace("_", " ")
+        seen = f"; first noticed: {what}, rank {spread.symptom.rank}, {printable(spread.symptom.op_name)}"
+        line.append(seen)
+    yield line
+    hops = spread.hops if verbose else spread.hops[:4]
+    for hop in hops:
+        arrow = f"  rank {hop.from_rank} --{printable(hop.api)}--> {ranks_text(hop.to)}"
+        text = Text(arrow)
+        text.append(f"   {printable(hop.op_name)}", style="dim")
+        yield text
+    if len(spread.hops) > len(hops):
+        yield Text(f"  (+{len(spread.hops) - len(hops)} more hops, -v)", style="dim")
+    if verbose:
+        for step in report.path:
+            omitted = f"   ({step.omitted} ops between)" if step.omitted else ""
+            yield Text(f"    {step.via:<14} rank {step.rank:<5} {printable(step.op_name)}{omitted}", style="dim")
+
+
+def _also(report: Report, top: int) -> Iterator[Text]:
+    rest = report.findings[top:]
+    line = Text("ALSO    ", style="bold")
+    concurrent = [f for f in rest if f.concurrent]
+    if not report.findings[0].concurrent:
+        line.append("concurrent origins: none")
+    elif concurrent:
+        names = ", ".join(f"rank {f.rank} {printable(f.op_name)}" for f in concurrent[:3])
+        line.append(f"{len(concurrent)} concurrent, not ordered against it: {names}", style="yellow")
+        if len(concurrent) > 3:  # noqa: PLR2004 - as many as are named
+            line.append(", ...")
+    later = len(rest) - len(concurrent) + int(report.to_dict()["findings_omitted"])
+    if later:
+        line.append(f"; {later} later ones (--top N)")
+    if line.plain.strip() != "ALSO":
+        yield line
+
+
+def _unreadable(report: Report) -> Iterator[Text]:
+    for problem in report.unreadable:
+        line = Text("UNREADABLE  ", style="bold yellow")
+        line.append(f"rank {problem.rank}  {printable(str(problem))}")
+        yield line
+        if problem.help:
+            yield Text(f"  help: {problem.help}", style="dim")
+
+
+def _notes(report: Report, *, verbose: bool) -> Iterator[Text]:
+    for position, note in enumerate(report.notes):
+        line = Text("NOTES   " if position == 0 else "        ", style="bold")
+        line.append(printable(note.text))
+        ops = note.ops if verbose else note.ops[:_NOTE_OPS]
+        if ops:
+            names = ", ".join(f"rank {o.rank} {printable(o.op_name)}" for o in ops)
+            line.append(f": {names}{', ...' if note.count > len(ops) else ''}", style="dim")
+        yield line
+
+
+def communications_table(communications: Sequence[Communication]) -> Table:
+    """Source, propagated and normal ranks of each communication."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("communication", "group", "source", "propagated", "normal", "unmatched", "verdict"):
+        table.add_column(title, overflow="fold")
+    for c in communications:
+        group = c.group_id or "default"
+        lost = (*c.missing_ranks, *c.unmatched_ranks)
+        row = (c.source_ranks, c.propagated_ranks, c.normal_ranks, tuple(sorted(lost)))
+        cells = [_cell(ranks) for ranks in row]
+        style = "red" if c.verdict in {"overflow", "origin", "entered"} else None
+        table.add_row(Text(printable(c.op_name)), Text(printable(group)), *cells, Text(c.verdict), style=style)
+    return table
+
+
+def _cell(ranks: Sequence[int]) -> Text:
+    return Text(ranks_text(ranks).split(" ", 1)[1] if ranks else "-")
