@@ -56,6 +56,8 @@ pub(crate) struct Node {
     pub(crate) carried: bool,
     /// A child absorbed the value.
     pub(crate) absorbed: bool,
+    /// All bad outputs are single numbers.
+    pub(crate) scalar: bool,
     /// First op that read the value.
     pub(crate) first_reader: Option<u32>,
 }
@@ -73,6 +75,7 @@ impl Node {
             harm: false,
             carried: false,
             absorbed: false,
+            scalar: false,
             first_reader: None,
         }
     }

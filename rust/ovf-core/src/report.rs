@@ -206,7 +206,8 @@ pub struct PathStep {
     pub via: &'static str,
     /// Ops left out in front of this one.
     pub omitted: u32,
-    /// What the user notices here: `loss`, `gradient_norm`, `optimizer`, `gradient`, `last_op`.
+    /// What the user notices here: `loss`, `gradient_norm`, `optimizer`, `forward_output`,
+    /// `gradient`, `last_op`.
     pub symptom: Option<crate::timeline::Symptom>,
 }
 

@@ -164,6 +164,8 @@ pub enum Symptom {
     GradientNorm,
     /// A state the optimizer wrote.
     Optimizer,
+    /// The last value of the forward part.
+    ForwardOutput,
     /// A gradient.
     Gradient,
     /// The last non-finite op of the file.
@@ -673,6 +675,7 @@ impl<'a> Builder<'a> {
         };
         let id = self.graph.add(Node::new(i, kinds, role, is_real));
         self.graph.node_mut(id).conditions = conditions;
+        self.graph.node_mut(id).scalar = bad_outputs.iter().all(|t| t.numel() == 1) && !bad_outputs.is_empty();
         self.connect(id, &mut real, &masks, judgement, &read);
         match inside {
             Inside::From(child) => self.graph.link(child, id),
@@ -1307,7 +1310,7 @@ impl<'a> Builder<'a> {
                 found.push(Terminal { symptom, at: self.op_ref(self.graph.node(id).op), mark, trail: self.trail(id) });
             }
         };
-        let mut first: [Option<NodeId>; 4] = [None; 4];
+        let mut first: [Option<NodeId>; 5] = [None; 5];
         let mut last = None;
         for (id, node) in self.graph.nodes.iter().enumerate() {
             if !node.real || !node.harm {
@@ -1322,15 +1325,17 @@ impl<'a> Builder<'a> {
             }
             let phase = self.phase(node.op);
             let place = match phase {
-                Phase::Forward if self.losses.contains_key(&key_of(&name)) || self.is_last_of_forward(node.op) => 0,
+                Phase::Forward if node.scalar && self.losses.contains_key(&key_of(&name)) => 0,
                 Phase::Optimizer if self.rules.operator(&name).says(Is::Norm) => 1,
                 Phase::Optimizer if name.is_in_place() => 2,
-                Phase::Backward => 3,
+                Phase::Forward if self.is_last_of_forward(node.op) => 3,
+                Phase::Backward => 4,
                 _ => continue,
             };
             first[place].get_or_insert(id);
         }
-        let symptoms = [Symptom::Loss, Symptom::GradientNorm, Symptom::Optimizer, Symptom::Gradient];
+        let symptoms =
+            [Symptom::Loss, Symptom::GradientNorm, Symptom::Optimizer, Symptom::ForwardOutput, Symptom::Gradient];
         for (symptom, id) in symptoms.into_iter().zip(first) {
             if let Some(id) = id {
                 push(symptom, id);
