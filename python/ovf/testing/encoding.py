@@ -1,0 +1,188 @@
+"""How values become text: indentation, and the spellings of numbers that writers have used."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import cycle
+from typing import Literal, TypeAlias
+
+from ovf.testing.values import P2POp, ProcessGroup, Scalar, TensorStat, Value, to_json
+
+NonFinite: TypeAlias = Literal["token", "lower", "word", "padded", "mixed"]
+Numbers: TypeAlias = Literal["as_is", "floats", "whole"]
+StackLayout: TypeAlias = Literal["new", "old", "none"]
+
+# Spellings of (NaN, +Inf, -Inf). Stray white space is what some writers left.
+SPELLINGS: dict[str, tuple[str, str, str]] = {
+    "token": ("NaN", "Infinity", "-Infinity"),
+    "lower": ('"nan"', '"inf"', '"-inf"'),
+    "word": ('"NaN"', '"Infinity"', '"-Infinity"'),
+    "padded": ('"nan\\t"', '" inf "', '"\\t-Inf"'),
+}
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How a step is spelled on disk; the defaults are what msProbe writes today.
+
+    Attributes:
+        indent: spaces a level, or None for one dense line.
+        non_finite: bare tokens (`token`), strings in lower case (`lower`), as words (`word`), with
+            stray white space (`padded`), or all of these in turn (`mixed`).
+        numbers: `as_is`; integers written as floats, as old writers did (`floats`); or floats
+            without a fraction written as integers (`whole`).
+        stack: `stack.json` as groups of ops sharing a stack (`new`), one stack an op (`old`), or
+            no file (`none`).
+        construct: whether `construct.json` is written.
+        header: the keys before and after `data`, in file order; None leaves out `framework`-like
+            keys that the writer of old did not know.
+    """
+
+    indent: int | None = 1
+    non_finite: NonFinite = "token"
+    numbers: Numbers = "as_is"
+    stack: StackLayout = "new"
+    construct: bool = True
+    header: tuple[str, ...] = ("task", "level", "framework", "dump_data_dir", "data")
+
+
+class Encoder:
+    """Turns values into JSON text of one encoding, fast enough for gigabytes.
+
+    PERF: a tensor record is one `%` on a template cached by everything but its four statistics.
+    """
+
+    def __init__(self, encoding: Encoding) -> None:
+        """Prepare templates.
+
+        Args:
+            encoding: the spelling to write.
+        """
+        self.indent = encoding.indent
+        self.comma = "," if encoding.indent is not None else ","
+        self.colon = ": " if encoding.indent is not None else ":"
+        self._templates: dict[object, str] = {}
+        self._breaks: dict[int, str] = {}
+        self._number = _number_writer(encoding)
+
+    def line_break(self, depth: int) -> str:
+        """Give what stands before an item at a nesting depth.
+
+        Args:
+            depth: the number of open brackets.
+
+        Returns:
+            A newline and indentation, or nothing when the encoding is dense.
+        """
+        if self.indent is None:
+            return ""
+        text = self._breaks.get(depth)
+        if text is None:
+            text = self._breaks[depth] = "\n" + " " * (self.indent * depth)
+        return text
+
+    def text(self, value: Value, depth: int = 0) -> str:
+        """Write one value.
+
+        Args:
+            value: any value.
+            depth: the number of brackets open around it.
+
+        Returns:
+            Its JSON text, without a line break before or after.
+        """
+        if type(value) is TensorStat:
+            key = (*value[:2], *value[6:], depth)
+            template = self._templates.get(key)
+            if template is None:
+                template = self._templates[key] = self._tensor_template(value, depth)
+            number = self._number
+            return template % (
+                number(value[2]),
+                number(value[3]),
+                number(value[4]),
+                number(value[5]),
+            )
+        if value is None:
+            return "null"
+        if isinstance(value, Scalar | ProcessGroup):
+            return self._record(value, depth)
+        if isinstance(value, P2POp):
+            return self._dict(
+                {
+                    "class_type": "torch.distributed.P2POp",
+                    "tensor": value.tensor,
+                    "op": value.op,
+                    "peer": value.peer,
+                    "tag": value.tag,
+                    "group_id": value.group_id,
+                },
+                depth,
+            )
+        if isinstance(value, Mapping):
+            return self._dict(value, depth)
+        if isinstance(value, list | tuple):
+            if not value:
+                return "[]"
+            inner = self.line_break(depth + 1)
+            items = [self.text(item, depth + 1) for item in value]
+            body = (self.comma + inner).join(items)
+            return f"[{inner}{body}{self.line_break(depth)}]"
+        if isinstance(value, str):
+            return json.dumps(value)
+        return self._number(value)
+
+    def _dict(self, value: Mapping[str, Value], depth: int) -> str:
+        if not value:
+            return "{}"
+        inner = self.line_break(depth + 1)
+        items = [
+            f"{json.dumps(key)}{self.colon}{self.text(item, depth + 1)}"
+            for key, item in value.items()
+        ]
+        body = (self.comma + inner).join(items)
+        return f"{{{inner}{body}{self.line_break(depth)}}}"
+
+    def _record(self, value: Scalar | ProcessGroup, depth: int) -> str:
+        # PERF: the same few scalars and groups recur in every op. The repr tells 1, 1.0 and True
+        # apart, which compare equal.
+        key = (repr(value), depth)
+        text = self._templates.get(key)
+        if text is None:
+            text = self._dict(to_json(value), depth)  # type: ignore[arg-type]
+            if not any(token in text for token in ("NaN", "Inf", "nan", "inf")):
+                self._templates[key] = text
+        return text
+
+    def _tensor_template(self, stat: TensorStat, depth: int) -> str:
+        mark = "\0"
+        marked = stat._replace(max=mark, min=mark, mean=mark, norm=mark)
+        text = self._dict(to_json(marked), depth)  # type: ignore[arg-type]
+        return text.replace("%", "%%").replace(json.dumps(mark), "%s")
+
+
+def _number_writer(encoding: Encoding) -> Callable[[object], str]:
+    """Choose the function that spells one statistic."""
+    names = SPELLINGS.values() if encoding.non_finite == "mixed" else (
+        SPELLINGS[encoding.non_finite],
+    )
+    spelling = cycle(names)
+    floats = encoding.numbers == "floats"
+    whole = encoding.numbers == "whole"
+
+    def number(value: object) -> str:
+        if type(value) is float:
+            if value - value == 0.0:
+                return str(int(value)) if whole and value.is_integer() else repr(value)
+            nan, inf, minus_inf = next(spelling)
+            if math.isnan(value):
+                return nan
+            return inf if value > 0 else minus_inf
+        if floats and type(value) is int:
+            return f"{value}.0"
+        return json.dumps(value)
+
+    return number
