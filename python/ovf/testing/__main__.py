@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,9 @@ Write the msProbe dump of a simulated training step over many ranks, with at mos
 as OUT/step<N>/rank<R>/{dump,stack,construct}.json, and the right answer as OUT/truth.json.
 
 The same options always give the same bytes."""
+
+# Layers run forward and backward, over all ranks, above which a second process pays (2 s).
+_LARGE = 1000
 
 _FAULTS = """\
 faults, as PLACE:RANK[:MICRO_BATCH[:LAYER]] (the layer within the rank's pipeline stage; both count
@@ -79,6 +83,9 @@ def _parser() -> argparse.ArgumentParser:
     size = parser.add_argument_group("size (adds layers, then micro-batches)")
     size.add_argument("--rank-mb", type=float, help="mean size of a dump.json, megabytes")
     size.add_argument("--ops-per-rank", type=int, help="mean number of ops a rank")
+    size.add_argument(
+        "--processes", type=int, help="processes that write (default: one a core for a large step)"
+    )
     spelling = parser.add_argument_group("spelling")
     spelling.add_argument(
         "--indent", default="1", choices=("none", "1", "2", "4"), help="spaces a level"
@@ -159,7 +166,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         parser.error(str(error))
     damage = Damage(frozenset(options.missing), cut, options.proc)
-    truth = write_training(options.out, training, encoding, damage)
+    large = training.layers * training.micro_batches * layout.ranks > _LARGE * layout.pp
+    processes = options.processes or (os.cpu_count() or 1 if large else 1)
+    truth = write_training(options.out, training, encoding, damage, processes=processes)
     described = {
         "case": options.out.name,
         "model": "moe" if layout.ep > 1 else "gpt",

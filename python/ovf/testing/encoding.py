@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
+from json.encoder import encode_basestring_ascii as quoted
 from typing import Literal, TypeAlias
 
 from ovf.testing.values import P2POp, ProcessGroup, Scalar, TensorStat, Value, to_json
@@ -22,6 +23,9 @@ SPELLINGS: dict[str, tuple[str, str, str]] = {
     "word": ('"NaN"', '"Infinity"', '"-Infinity"'),
     "padded": ('"nan\\t"', '" inf "', '"\\t-Inf"'),
 }
+
+# Tensor records kept as text; each is about 300 characters.
+_RECENT = 4096
 
 
 @dataclass(frozen=True)
@@ -62,10 +66,10 @@ class Encoder:
             encoding: the spelling to write.
         """
         self.indent = encoding.indent
-        self.comma = "," if encoding.indent is not None else ","
         self.colon = ": " if encoding.indent is not None else ":"
         self._templates: dict[object, str] = {}
         self._breaks: dict[int, str] = {}
+        self._recent: dict[int, tuple[TensorStat, int, str]] = {}
         self._number = _number_writer(encoding)
 
     def line_break(self, depth: int) -> str:
@@ -94,57 +98,69 @@ class Encoder:
         Returns:
             Its JSON text, without a line break before or after.
         """
-        if type(value) is TensorStat:
-            key = (*value[:2], *value[6:], depth)
-            template = self._templates.get(key)
-            if template is None:
-                template = self._templates[key] = self._tensor_template(value, depth)
-            number = self._number
-            return template % (
-                number(value[2]),
-                number(value[3]),
-                number(value[4]),
-                number(value[5]),
-            )
+        kind = type(value)
+        if kind is TensorStat:
+            # PERF: most tensors are written twice in a row, as an output and as the next input.
+            # Equal statistics may differ in spelling (0.0, -0.0, False), the same object may not.
+            recent = self._recent.get(id(value))
+            if recent is not None and recent[1] == depth:
+                return recent[2]
+            text = self._tensor(value, depth)  # type: ignore[arg-type]
+            if len(self._recent) >= _RECENT:
+                self._recent.clear()
+            self._recent[id(value)] = (value, depth, text)
+            return text
         if value is None:
             return "null"
+        if kind is dict:
+            return self._dict(value, depth)  # type: ignore[arg-type]
+        if kind is list:
+            return self._list(value, depth)  # type: ignore[arg-type]
         if isinstance(value, Scalar | ProcessGroup):
             return self._record(value, depth)
         if isinstance(value, P2POp):
-            return self._dict(
-                {
-                    "class_type": "torch.distributed.P2POp",
-                    "tensor": value.tensor,
-                    "op": value.op,
-                    "peer": value.peer,
-                    "tag": value.tag,
-                    "group_id": value.group_id,
-                },
-                depth,
-            )
+            return self._p2p(value, depth)
         if isinstance(value, Mapping):
             return self._dict(value, depth)
-        if isinstance(value, list | tuple):
-            if not value:
-                return "[]"
-            inner = self.line_break(depth + 1)
-            items = [self.text(item, depth + 1) for item in value]
-            body = (self.comma + inner).join(items)
-            return f"[{inner}{body}{self.line_break(depth)}]"
         if isinstance(value, str):
-            return json.dumps(value)
+            return quoted(value)
+        if isinstance(value, Sequence):
+            return self._list(value, depth)
         return self._number(value)
+
+    def _tensor(self, value: TensorStat, depth: int) -> str:
+        key = (*value[:2], *value[6:], depth)
+        template = self._templates.get(key)
+        if template is None:
+            template = self._templates[key] = self._tensor_template(value, depth)
+        number = self._number
+        return template % (number(value[2]), number(value[3]), number(value[4]), number(value[5]))
+
+    def _list(self, value: Sequence[Value], depth: int) -> str:
+        if not value:
+            return "[]"
+        inner = self.line_break(depth + 1)
+        items = [self.text(item, depth + 1) for item in value]
+        return f"[{inner}{f',{inner}'.join(items)}{self.line_break(depth)}]"
+
+    def _p2p(self, value: P2POp, depth: int) -> str:
+        record: dict[str, Value] = {
+            "class_type": "torch.distributed.P2POp",
+            "tensor": value.tensor,
+            "op": value.op,
+            "peer": value.peer,
+            "tag": value.tag,
+            "group_id": value.group_id,
+        }
+        return self._dict(record, depth)
 
     def _dict(self, value: Mapping[str, Value], depth: int) -> str:
         if not value:
             return "{}"
         inner = self.line_break(depth + 1)
-        items = [
-            f"{json.dumps(key)}{self.colon}{self.text(item, depth + 1)}"
-            for key, item in value.items()
-        ]
-        body = (self.comma + inner).join(items)
-        return f"{{{inner}{body}{self.line_break(depth)}}}"
+        colon = self.colon
+        items = [f"{quoted(key)}{colon}{self.text(item, depth + 1)}" for key, item in value.items()]
+        return f"{{{inner}{f',{inner}'.join(items)}{self.line_break(depth)}}}"
 
     def _record(self, value: Scalar | ProcessGroup, depth: int) -> str:
         # PERF: the same few scalars and groups recur in every op. The repr tells 1, 1.0 and True
@@ -161,7 +177,7 @@ class Encoder:
         mark = "\0"
         marked = stat._replace(max=mark, min=mark, mean=mark, norm=mark)
         text = self._dict(to_json(marked), depth)  # type: ignore[arg-type]
-        return text.replace("%", "%%").replace(json.dumps(mark), "%s")
+        return text.replace("%", "%%").replace(quoted(mark), "%s")
 
 
 def _number_writer(encoding: Encoding) -> Callable[[object], str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from json.encoder import encode_basestring_ascii as quoted
+from multiprocessing import get_context
 from pathlib import Path
 
 from ovf.testing.encoding import Encoder, Encoding
@@ -76,7 +78,7 @@ class _ObjectWriter:
     def entry(self, key: str, text: str) -> None:
         separator = "" if self._empty else ","
         self._empty = False
-        self._out.add(f"{separator}{self._break}{json.dumps(key)}{self._encoder.colon}{text}")
+        self._out.add(f"{separator}{self._break}{quoted(key)}{self._encoder.colon}{text}")
 
     def close(self) -> None:
         self._out.add("}" if self._empty else f"{self._encoder.line_break(self._depth)}}}")
@@ -143,7 +145,7 @@ class RankWriter:
         encoder = self._encoder
         self._data.entry(op.name, encoder.text(op.body, 2))
         if self._construct is not None and self._level == "mix":
-            self._construct.entry(op.name, "null" if op.parent is None else json.dumps(op.parent))
+            self._construct.entry(op.name, "null" if op.parent is None else quoted(op.parent))
         if self._stack is None or not op.frames:
             return
         if self._stack_layout == "old":
@@ -218,6 +220,8 @@ def write_training(
     training: Training,
     encoding: Encoding | None = None,
     damage: Damage | None = None,
+    *,
+    processes: int = 1,
 ) -> Truth:
     """Simulate a step and write it as it runs; memory does not grow with its size.
 
@@ -226,16 +230,36 @@ def write_training(
         training: the step, of any size.
         encoding: its spelling, today's by default.
         damage: what to leave out or cut.
+        processes: how many processes write; each simulates all ranks and writes its share, so
+            that two are about half again as fast as one. The bytes are the same.
 
     Returns:
         The right answer.
     """
     damage = damage or Damage()
+    encoding = encoding or Encoding()
     folder = Path(directory) / f"step{training.number}"
+    folder.mkdir(parents=True, exist_ok=True)
+    ranks = [rank for rank in range(training.layout.ranks) if rank not in damage.missing]
+    shares = [ranks[i::processes] for i in range(min(processes, len(ranks)))]
+    if len(shares) <= 1:
+        return _write_share(folder, training, encoding, damage, ranks)
+    # Spawned, not forked: the caller may have threads.
+    with ProcessPoolExecutor(len(shares), get_context("spawn")) as pool:
+        jobs = [
+            pool.submit(_write_share, folder, training, encoding, damage, share)
+            for share in shares
+        ]
+        truths = [job.result() for job in jobs]
+    return truths[0]
+
+
+def _write_share(
+    folder: Path, training: Training, encoding: Encoding, damage: Damage, ranks: Sequence[int]
+) -> Truth:
+    """Simulate all ranks of a step and write some of them."""
     writers = {
-        rank: RankWriter(folder / damage.folder(rank), encoding or Encoding(), training.level)
-        for rank in range(training.layout.ranks)
-        if rank not in damage.missing
+        rank: RankWriter(folder / damage.folder(rank), encoding, training.level) for rank in ranks
     }
     truth = simulate(training, writers)
     for rank, writer in writers.items():
