@@ -15,6 +15,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from ovf.testing.damage import Damage
 from ovf.testing.encoding import Encoder, Encoding
 from ovf.testing.fault import PLACES, Fault, FaultPlace
 from ovf.testing.layout import Layout, Place
@@ -30,12 +31,12 @@ from ovf.testing.values import (
     has_non_finite,
     to_json,
 )
-from ovf.testing.writer import Damage, RankWriter, write_step, write_training
+from ovf.testing.writer import RankWriter, write_step, write_training
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from ovf.testing import strategies as strategies  # noqa: PLC0414 - a public name
+    from ovf.testing import strategies as strategies
 
 __all__ = [
     "PLACES",

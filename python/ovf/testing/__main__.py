@@ -6,19 +6,21 @@ import argparse
 import json
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
+from ovf.testing.damage import Damage
 from ovf.testing.encoding import Encoding, NonFinite, Numbers, StackLayout
 from ovf.testing.fault import PLACES, Fault
 from ovf.testing.layout import Layout
 from ovf.testing.size import percent, scaled
 from ovf.testing.training import P2P, Schedule, Training
-from ovf.testing.writer import Damage, write_training
+from ovf.testing.writer import write_training
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from ovf.testing.step import Origin
 
 _DESCRIPTION = """\
 Write the msProbe dump of a simulated training step over many ranks, with at most one planted fault,
@@ -53,7 +55,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("out", metavar="OUT", type=Path, help="directory to write into")
     planted = parser.add_mutually_exclusive_group()
-    planted.add_argument("--fault", default="forward:0", help="what goes wrong (default: %(default)s)")
+    planted.add_argument(
+        "--fault", default="forward:0", help="what goes wrong (default: %(default)s)"
+    )
     planted.add_argument("--clean", action="store_true", help="nothing goes wrong")
     layout = parser.add_argument_group("layout (ranks = tp x pp x dp, numbered tp, dp, pp)")
     layout.add_argument("--tp", type=int, default=1, help="tensor-parallel size")
@@ -115,8 +119,56 @@ def _planted(text: str, training: Training) -> Fault:
     if numbers and numbers[0].isdecimal():
         stage = training.layout.place(int(numbers[0])).pp
         counts = (training.layout.ranks, training.micro_batches, len(training.stage_layers(stage)))
-        numbers = [str(percent(number, count)) for number, count in zip(numbers, counts)]  # noqa: B905
+        numbers = [
+            str(percent(number, count)) for number, count in zip(numbers, counts, strict=False)
+        ]
     return Fault.parse(":".join([place, *numbers]))
+
+
+def _training(options: argparse.Namespace, encoding: Encoding) -> Training:
+    """Make the step that the options describe, enlarged and with its fault."""
+    training = Training(
+        Layout(options.tp, options.pp, options.dp, options.ep, options.seed),
+        layers=options.layers or 2 * options.pp,
+        micro_batches=options.micro_batches,
+        schedule=options.schedule,
+        p2p=options.p2p,
+        level=options.level,
+        dtype=f"torch.{options.dtype}",
+        warm_up=options.warm_up,
+        garbage_buffers=options.garbage_buffers,
+        number=options.step,
+        seed=options.seed,
+    )
+    training = scaled(
+        training,
+        rank_mb=options.rank_mb,
+        ops_per_rank=options.ops_per_rank,
+        encoding=encoding,
+    )
+    return training if options.clean else training.with_faults([_planted(options.fault, training)])
+
+
+def _damage(options: argparse.Namespace, training: Training) -> Damage:
+    if options.proc is not None and training.layout.ranks > 1:
+        raise ValueError("--proc names the folder of a single rank")
+    cut = {int(rank): int(kept) for rank, _, kept in (c.partition(":") for c in options.cut)}
+    return Damage(frozenset(options.missing), cut, options.proc)
+
+
+def _is_visible(out: Path, first: Origin, damage: Damage, step: int) -> bool:
+    """Tell whether the dumps hold the whole record of an op."""
+    if first.rank in damage.missing:
+        return False
+    if first.rank not in damage.kept_bytes:
+        return True
+    text = (out / f"step{step}" / damage.folder(first.rank) / "dump.json").read_text("utf-8")
+    _, found, rest = text.partition(f"{json.dumps(first.op)}:")
+    try:
+        json.JSONDecoder().raw_decode(rest.lstrip())
+    except json.JSONDecodeError:
+        return False
+    return bool(found)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -138,34 +190,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         construct=not options.no_construct,
     )
     try:
-        layout = Layout(options.tp, options.pp, options.dp, options.ep, options.seed)
-        training = Training(
-            layout,
-            layers=options.layers or 2 * options.pp,
-            micro_batches=options.micro_batches,
-            schedule=options.schedule,
-            p2p=options.p2p,
-            level=options.level,
-            dtype=f"torch.{options.dtype}",
-            warm_up=options.warm_up,
-            garbage_buffers=options.garbage_buffers,
-            number=options.step,
-            seed=options.seed,
-        )
-        training = scaled(
-            training,
-            rank_mb=options.rank_mb,
-            ops_per_rank=options.ops_per_rank,
-            encoding=encoding,
-        )
-        if not options.clean:
-            training = replace(training, faults=(_planted(options.fault, training),))
-        if options.proc is not None and layout.ranks > 1:
-            raise ValueError("--proc names the folder of a single rank")  # noqa: TRY301
-        cut = {int(rank): int(kept) for rank, _, kept in (c.partition(":") for c in options.cut)}
+        training = _training(options, encoding)
+        damage = _damage(options, training)
     except ValueError as error:
         parser.error(str(error))
-    damage = Damage(frozenset(options.missing), cut, options.proc)
+    layout = training.layout
     large = training.layers * training.micro_batches * layout.ranks > _LARGE * layout.pp
     processes = options.processes or (os.cpu_count() or 1 if large else 1)
     truth = write_training(options.out, training, encoding, damage, processes=processes)
@@ -179,7 +208,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "layers": training.layers,
         "micro_batches": training.micro_batches,
     }
-    answer = json.dumps(truth.to_json(training.number, **described), indent=1)
+    visible = truth.first is None or _is_visible(options.out, truth.first, damage, training.number)
+    answer = json.dumps(truth.to_json(training.number, visible=visible, **described), indent=1)
     (options.out / "truth.json").write_text(answer + "\n", encoding="utf-8")
     return 0
 

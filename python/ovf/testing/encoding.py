@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from json.encoder import encode_basestring_ascii as quoted
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from ovf.testing.values import P2POp, ProcessGroup, Scalar, TensorStat, Value, to_json
 
@@ -41,8 +41,8 @@ class Encoding:
         stack: `stack.json` as groups of ops sharing a stack (`new`), one stack an op (`old`), or
             no file (`none`).
         construct: whether `construct.json` is written.
-        header: the keys before and after `data`, in file order; None leaves out `framework`-like
-            keys that the writer of old did not know.
+        header: the keys of `dump.json` in file order; `data` is added where it is not named.
+            Leave out `framework` for what writers before 2025 wrote.
     """
 
     indent: int | None = 1
@@ -70,6 +70,7 @@ class Encoder:
         self._templates: dict[object, str] = {}
         self._breaks: dict[int, str] = {}
         self._recent: dict[int, tuple[TensorStat, int, str]] = {}
+        self._writers: dict[type, Callable[[Any, int], str]] = {}
         self._number = _number_writer(encoding)
 
     def line_break(self, depth: int) -> str:
@@ -98,35 +99,36 @@ class Encoder:
         Returns:
             Its JSON text, without a line break before or after.
         """
-        kind = type(value)
-        if kind is TensorStat:
+        if isinstance(value, TensorStat):
             # PERF: most tensors are written twice in a row, as an output and as the next input.
             # Equal statistics may differ in spelling (0.0, -0.0, False), the same object may not.
             recent = self._recent.get(id(value))
             if recent is not None and recent[1] == depth:
                 return recent[2]
-            text = self._tensor(value, depth)  # type: ignore[arg-type]
+            text = self._tensor(value, depth)
             if len(self._recent) >= _RECENT:
                 self._recent.clear()
             self._recent[id(value)] = (value, depth, text)
             return text
-        if value is None:
-            return "null"
-        if kind is dict:
-            return self._dict(value, depth)  # type: ignore[arg-type]
-        if kind is list:
-            return self._list(value, depth)  # type: ignore[arg-type]
-        if isinstance(value, Scalar | ProcessGroup):
-            return self._record(value, depth)
-        if isinstance(value, P2POp):
-            return self._p2p(value, depth)
-        if isinstance(value, Mapping):
-            return self._dict(value, depth)
-        if isinstance(value, str):
-            return quoted(value)
-        if isinstance(value, Sequence):
-            return self._list(value, depth)
-        return self._number(value)
+        write = self._writers.get(type(value))
+        if write is None:
+            write = self._writers[type(value)] = self._writer_of(value)
+        return write(value, depth)
+
+    def _writer_of(self, value: Value) -> Callable[[Any, int], str]:
+        """Choose the function that writes values of a type; each type is asked about once."""
+        choices: tuple[tuple[type, Callable[[Any, int], str]], ...] = (
+            (P2POp, self._p2p),
+            (Scalar, self._record),
+            (ProcessGroup, self._record),
+            (str, lambda text, _: quoted(text)),
+            (Mapping, self._dict),
+            (Sequence, self._list),
+        )
+        return next(
+            (write for kind, write in choices if isinstance(value, kind)),
+            lambda number, _: self._number(number),
+        )
 
     def _tensor(self, value: TensorStat, depth: int) -> str:
         key = (*value[:2], *value[6:], depth)
@@ -182,9 +184,8 @@ class Encoder:
 
 def _number_writer(encoding: Encoding) -> Callable[[object], str]:
     """Choose the function that spells one statistic."""
-    names = SPELLINGS.values() if encoding.non_finite == "mixed" else (
-        SPELLINGS[encoding.non_finite],
-    )
+    one = SPELLINGS.get(encoding.non_finite)
+    names = SPELLINGS.values() if one is None else [one]
     spelling = cycle(names)
     floats = encoding.numbers == "floats"
     whole = encoding.numbers == "whole"
@@ -193,10 +194,7 @@ def _number_writer(encoding: Encoding) -> Callable[[object], str]:
         if type(value) is float:
             if value - value == 0.0:
                 return str(int(value)) if whole and value.is_integer() else repr(value)
-            nan, inf, minus_inf = next(spelling)
-            if math.isnan(value):
-                return nan
-            return inf if value > 0 else minus_inf
+            return next(spelling)[0 if math.isnan(value) else 1 if value > 0 else 2]
         if floats and type(value) is int:
             return f"{value}.0"
         return json.dumps(value)

@@ -28,13 +28,16 @@ PLACES: dict[FaultPlace, str] = {
     "corruption": "a buffer changes between the op that wrote it and the op that reads it",
     "expert": "an exp inside the rank's MoE expert (needs ep > 1)",
     "backward": "the backward of the MLP's activation",
-    "tp_all_reduce": "an fp16 sum over the tensor-parallel group (needs tp > 1)",
+    "tp_all_reduce": "an fp16 sum over the tensor-parallel group (needs tp > 1 and ep = 1)",
     "dp_all_reduce": "an fp16 sum of one gradient bucket over the data-parallel group (dp > 1)",
     "recv": "the activation a pipeline stage receives, sent finite (needs a stage > 0)",
     "weight": "a weight of the MLP is NaN before the step",
     "batch": "a NaN in the micro-batch (only the first stage reads it)",
     "optimizer": "a division by zero in the update of a layer's MLP weight",
 }
+
+
+_NUMBERS = ("RANK", "MICRO_BATCH", "LAYER")
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,6 @@ class Fault:
         place, *numbers = text.split(":")
         if place not in get_args(FaultPlace):
             raise ValueError(f"unknown fault {place!r}: one of {', '.join(PLACES)}")
-        if not 1 <= len(numbers) <= 3:  # noqa: PLR2004 - rank, micro-batch, layer
+        if not 1 <= len(numbers) <= len(_NUMBERS):
             raise ValueError(f"expected {place}:RANK[:MICRO_BATCH[:LAYER]], found {text!r}")
         return cls(place, *map(int, numbers))  # type: ignore[arg-type]

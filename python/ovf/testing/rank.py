@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Sequence
-from random import Random
 from typing import TYPE_CHECKING, TypeAlias
 
 from ovf.testing import values
@@ -26,8 +25,8 @@ WEIGHT_SCALE = 2.0**-3
 # Above half of the largest fp16 number, 65504: two of these never fit into fp16 when summed.
 FP16_LARGE = 65536.0
 
-_TRUE = Scalar("bool", True)  # noqa: FBT003 - a value, not a switch
-_FALSE = Scalar("bool", False)  # noqa: FBT003
+_TRUE = Scalar("bool", value=True)
+_FALSE = Scalar("bool", value=False)
 _MINUS_INF = Scalar("float", -math.inf)
 _LAST_DIM = Scalar("int", -1)
 
@@ -49,8 +48,8 @@ class RankProgram:
         rank: int,
         world: World,
         sink: Callable[[Op], None],
+        *,
         show: Callable[[Fault, Origin], None],
-        rng: Random,
     ) -> None:
         """Set up weights and find out which faults strike here.
 
@@ -60,12 +59,11 @@ class RankProgram:
             world: the other ranks.
             sink: takes this rank's ops.
             show: is told where a planted fault showed.
-            rng: the source of this rank's values.
         """
         self.training = training
         self.rank = rank
         self.world = world
-        self.rng = rng
+        self.rng = values.seeded(training.seed, rank)
         self._show = show
         layout = training.layout
         self.place = layout.place(rank)
@@ -252,7 +250,12 @@ class RankProgram:
         return {"group": group}, [group]
 
     def _all_reduce(
-        self, value: TensorStat, axis: Axis, site: str, fault: Fault | None = None, scale: float = 4.0
+        self,
+        value: TensorStat,
+        axis: Axis,
+        site: str,
+        fault: Fault | None = None,
+        scale: float = 4.0,
     ) -> Compute:
         group = self.training.layout.group(axis, self.rank)
         outcome = yield Collective(
@@ -273,9 +276,7 @@ class RankProgram:
 
     def _all_to_all(self, value: TensorStat, scale: float = 4.0) -> Compute:
         group = self.training.layout.group("ep", self.rank)
-        outcome = yield Collective(
-            (group.ranks, group.group_id), value, shared=False, scale=scale
-        )
+        outcome = yield Collective((group.ranks, group.group_id), value, shared=False, scale=scale)
         kwargs, copy = self._group_kwargs("ep")
         self.record.call(
             "Distributed.all_to_all_single",
@@ -473,7 +474,7 @@ class RankProgram:
         scaled = self._draw(square, scores)
         factor = Scalar("float", math.sqrt(head))
         saved["scale"] = record.call("Tensor.__truediv__", "scale", [scores, factor], [scaled])
-        mask = TensorStat("torch.bool", (1, 1, tokens, tokens), True, False)  # noqa: FBT003
+        mask = TensorStat("torch.bool", (1, 1, tokens, tokens), max=True, min=False)
         masked = scaled
         if not _bad(scaled):
             masked = scaled._replace(min=-math.inf, mean=-math.inf, norm=math.inf)
@@ -540,7 +541,7 @@ class RankProgram:
         def filled(value: float) -> TensorStat:
             return values.constant(self.dtype, active.shape, value, requires_grad=True)
 
-        how = Random(f"{self.training.seed} {fault}").choice(("exp", "log", "div"))  # noqa: S311
+        how = values.seeded(self.training.seed, fault).choice(("exp", "log", "div"))
         zero = run("Tensor.__mul__", [active, Scalar("float", 0.0)], filled(0.0))
         if how == "exp":
             large = run("Tensor.__add__", [zero, Scalar("float", 200.0)], filled(200.0))
@@ -631,7 +632,9 @@ class RankProgram:
         flat = (tokens, self.training.vocabulary)
         # The gradient of the picked log-probabilities is finite whatever the logits are; what the
         # log-softmax inside makes of it is first seen as the head's input.
-        picked = TensorStat("torch.float32", flat, 0.0, -1.0 / tokens, -1.0 / math.prod(flat), 0.125)
+        picked = TensorStat(
+            "torch.float32", flat, 0.0, -1.0 / tokens, -1.0 / math.prod(flat), 0.125
+        )
         record.backward("Functional.cross_entropy", saved["loss"], [share], [picked])
         logits = self._logits.pop(batch)
         grad = self._grad(logits.shape, logits)
@@ -796,9 +799,7 @@ class RankProgram:
         """Add to the gradients of a module's parameters, and record their sums."""
         held = self.grads.get(module)
         if held is not None:
-            grads = {
-                name: self._grad(grad.shape, grad, held[name]) for name, grad in grads.items()
-            }
+            grads = {name: self._grad(grad.shape, grad, held[name]) for name, grad in grads.items()}
         self.grads[module] = grads
         self.record.parameters_grad(module, batch, grads)
 
@@ -881,7 +882,9 @@ class RankProgram:
         record.call("Tensor.reciprocal", "norm_of_grads", [norm], [coefficient])
         return coefficient
 
-    def _update_weight(self, module: str, name: str, weight: TensorStat, bucket: TensorStat) -> None:
+    def _update_weight(
+        self, module: str, name: str, weight: TensorStat, bucket: TensorStat
+    ) -> None:
         grad = self._grad(weight.shape, bucket)._replace(requires_grad=False)
         layer = int(module.split(".")[1]) if module.startswith("layers.") else -1
         fault = self._fault("optimizer", 0, layer)

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ovf.testing.step import Op
-from ovf.testing.values import TensorStat, Value
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
     from ovf.testing.step import Level
+    from ovf.testing.values import TensorStat, Value
 
 _NO_KWARGS: Mapping[str, Value] = {}
 
 # What stands below every call of the training script, innermost first.
 _LOOP = (
-    "File /site-packages/torch/nn/modules/module.py, line 1762, in _call_impl, \n"
-    " return forward_call(*args, **kwargs)",
+    (
+        "File /site-packages/torch/nn/modules/module.py, line 1762, in _call_impl, \n"
+        " return forward_call(*args, **kwargs)"
+    ),
     "File /train/schedule.py, line 88, in run_micro_batch, \n hidden = stage(hidden)",
     "File /train/schedule.py, line 131, in run_step, \n loss = run_micro_batch(batch, stage)",
     "File /train/main.py, line 54, in train, \n loss = run_step(loader, stage, optimizer)",

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ovf.testing.encoding import Encoder, Encoding
-from ovf.testing.step import Op
 from ovf.testing.training import Training, simulate
+
+if TYPE_CHECKING:
+    from ovf.testing.step import Op
 
 # Layers a pipeline stage is given at most before micro-batches are added instead.
 _MOST_LAYERS = 24
@@ -71,7 +74,8 @@ def scaled(
         small = replace(training, layers=layers * stages, micro_batches=batches, faults=())
         return measure(small, encoding)[which]
 
-    # amount = rest + layers * update + batches * (ends + layers * layer)
+    # Four small steps tell the shares: of a layer in a micro-batch, of a layer's update, of the
+    # ends of a micro-batch (embedding, loss) and of the rest.
     corners = {key: amount(*key) for key in ((1, 1), (2, 1), (1, 2), (2, 2))}
     layer = corners[2, 2] - corners[2, 1] - corners[1, 2] + corners[1, 1]
     update = corners[2, 1] - corners[1, 1] - layer

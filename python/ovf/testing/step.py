@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from ovf.testing.values import Value
+from ovf.testing.damage import Damage
+from ovf.testing.encoding import Encoding
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ovf.testing.values import Value
 
 Kind: TypeAlias = Literal["compute", "communication", "parameter", "input", "corruption"]
 Level: TypeAlias = Literal["L0", "L1", "mix"]
@@ -58,11 +63,14 @@ class Truth:
     also_acceptable: tuple[Origin, ...] = ()
     later: tuple[Origin, ...] = ()
 
-    def to_json(self, step: int = 0, **described: object) -> dict[str, object]:
+    def to_json(
+        self, step: int = 0, *, visible: bool = True, **described: object
+    ) -> dict[str, object]:
         """Give the object of a `truth.json`.
 
         Args:
             step: the number of the step.
+            visible: whether the dumps hold `first`'s op: its rank may be missing or cut.
             described: further entries that describe the case, put first.
 
         Returns:
@@ -76,7 +84,7 @@ class Truth:
             "op": first.op if first else None,
             "kind": first.kind if first else None,
             "step": step if first else None,
-            "visible": True,
+            "visible": visible,
             "also_acceptable": [{"rank": at.rank, "op": at.op} for at in self.also_acceptable],
             "later": [{"rank": at.rank, "op": at.op} for at in self.later],
         }
@@ -92,6 +100,8 @@ class Step:
         level: the dump level its headers tell.
         number: the number of the step.
         headers: other header entries, over the defaults.
+        encoding: how it is spelled on disk.
+        damage: what its folders lack.
     """
 
     ranks: dict[int, list[Op]]
@@ -99,3 +109,5 @@ class Step:
     level: Level = "L1"
     number: int = 0
     headers: Mapping[str, Value] = field(default_factory=dict)
+    encoding: Encoding = field(default_factory=Encoding)
+    damage: Damage = field(default_factory=Damage)

@@ -8,16 +8,17 @@ non-finite ones are carried through each op as the real op would (NaN in, NaN ou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from random import Random
-from typing import Literal, TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from ovf.testing.fault import Fault
 from ovf.testing.layout import Layout
 from ovf.testing.rank import RankProgram
 from ovf.testing.step import Level, Op, Origin, Step, Truth
 from ovf.testing.world import World
+
+if TYPE_CHECKING:
+    from ovf.testing.fault import Fault
 
 Schedule: TypeAlias = Literal["gpipe", "1f1b"]
 P2P: TypeAlias = Literal["send", "isend", "batch"]
@@ -90,7 +91,8 @@ class Training:
     def _check(self, fault: Fault) -> None:
         stage = self.layout.place(fault.rank).pp
         missing = {
-            "tp_all_reduce": self.layout.tp == 1 and "tp > 1",
+            "tp_all_reduce": (self.layout.tp == 1 or self.layout.ep > 1)
+            and "tp > 1 and no experts",
             "dp_all_reduce": self.layout.dp == 1 and "dp > 1",
             "expert": self.layout.ep == 1 and "ep > 1",
             "recv": stage == 0 and "a rank of a later stage",
@@ -103,6 +105,17 @@ class Training:
             raise ValueError(f"rank {fault.rank} has {layers} layers, none is {fault.layer}")
         if not -self.micro_batches <= fault.micro_batch < self.micro_batches:
             raise ValueError(f"there are {self.micro_batches} micro-batches: {fault.micro_batch}")
+
+    def with_faults(self, faults: Iterable[Fault]) -> Training:
+        """Plant other faults in the same step.
+
+        Args:
+            faults: the faults, instead of those it has.
+
+        Returns:
+            A copy with them.
+        """
+        return replace(self, faults=tuple(faults))
 
     def stage_layers(self, stage: int) -> range:
         """Give the layers of a pipeline stage, by their number in the whole model.
@@ -160,14 +173,7 @@ def simulate(training: Training, sinks: Mapping[int, Sink]) -> Truth:
         sighting.clocks.append(world.tick(origin.rank))
 
     ranks = {
-        rank: RankProgram(
-            training,
-            rank,
-            world,
-            sinks.get(rank, _drop),
-            show,
-            Random(f"{training.seed} {rank}"),  # noqa: S311 - test data
-        )
+        rank: RankProgram(training, rank, world, sinks.get(rank, _drop), show=show)
         for rank in range(layout.ranks)
     }
     world.run({rank: program.run() for rank, program in ranks.items()})
@@ -188,7 +194,7 @@ def _drop(op: Op) -> None:
 
 def _truth(sightings: list[_Sighting]) -> Truth:
     """Tell the faults that nothing happens before from those that come later."""
-    if len(sightings) < 2:  # noqa: PLR2004 - one fault needs no order, and has no clocks
+    if len(sightings) <= 1:  # one fault needs no order, and has no clocks
         origins = sightings[0].origins if sightings else []
         return Truth(origins[0], tuple(origins[1:])) if origins else Truth()
     first: list[Origin] = []

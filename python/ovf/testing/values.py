@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
-
-if TYPE_CHECKING:
-    from random import Random
+from random import Random
+from typing import NamedTuple, TypeAlias
 
 Number: TypeAlias = "bool | int | float | str | None"
 """A statistic: a string stands for a non-finite number in dumps of old writers."""
@@ -37,7 +35,7 @@ class TensorStat(NamedTuple):
         max: the largest element; NaN if any element is NaN, None where none was computed.
         min: the smallest element, likewise.
         mean: the mean; None for integers and booleans.
-        norm: the 2-norm; None for integers and booleans. May overflow while all elements are finite.
+        norm: the 2-norm, likewise; it may overflow while every element is finite.
         requires_grad: whether the tensor takes part in autograd.
         type: the class of the tensor.
     """
@@ -90,8 +88,8 @@ class P2POp(NamedTuple):
 
 
 Value: TypeAlias = (
-    "TensorStat | Scalar | ProcessGroup | P2POp | None | bool | int | float | str"
-    " | Sequence[Value] | Mapping[str, Value]"
+    "TensorStat | Scalar | ProcessGroup | P2POp | bool | int | float | str"
+    " | Sequence[Value] | Mapping[str, Value] | None"
 )
 """Any value: a record, a nested list or dict of values, or a bare JSON scalar."""
 
@@ -132,7 +130,7 @@ def has_non_finite(value: object) -> bool:
     return False
 
 
-def to_json(value: Value) -> object:
+def to_json(value: Value) -> object:  # noqa: PLR0911 - a return for each type of value
     """Give the plain object that a reader gets back from a value written with bare tokens.
 
     Args:
@@ -174,6 +172,18 @@ def to_json(value: Value) -> object:
     if isinstance(value, list | tuple):
         return [to_json(item) for item in value]
     return value
+
+
+def seeded(*parts: object) -> Random:
+    """Make a source of randomness that depends on nothing but what it is for.
+
+    Args:
+        parts: the seed and what the values are for.
+
+    Returns:
+        The source; the same parts always give the same values.
+    """
+    return Random(" ".join(map(str, parts)))  # noqa: S311 - test data, not secrets
 
 
 def draw(

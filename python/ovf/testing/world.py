@@ -141,7 +141,9 @@ class World:
     def _merge(self, ranks: Iterable[int], *clocks: list[int]) -> None:
         if self.clocks:
             for rank in ranks:
-                self.clocks[rank] = [max(times) for times in zip(self.clocks[rank], *clocks, strict=True)]
+                self.clocks[rank] = [
+                    max(times) for times in zip(self.clocks[rank], *clocks, strict=True)
+                ]
 
     def _join(self, rank: int, request: Collective) -> list[tuple[int, TensorStat]]:
         """Add a member; when it is the last one, give all members their outcomes."""
@@ -156,7 +158,7 @@ class World:
             self._merge(members, *clocks)
         rng = self._rngs.get(request.group)
         if rng is None:
-            rng = self._rngs[request.group] = Random(f"{self._seed} {request.group}")  # noqa: S311
+            rng = self._rngs[request.group] = values.seeded(self._seed, request.group)
         outcomes = []
         shared = _outcome(rng, arrived, members[0])
         for member in members:
@@ -170,7 +172,7 @@ def _outcome(rng: Random, arrived: Mapping[int, Collective], member: int) -> Ten
     request = arrived[member]
     if not request.value.shape:
         # Scalars are few and get compared: they are really summed.
-        total = sum(float(item.value.max) for item in arrived.values())  # type: ignore[arg-type]
+        total = sum(float(item.value.max or 0.0) for item in arrived.values())
         return values.constant(request.value.dtype, (), total)
     fresh = values.draw(
         rng,

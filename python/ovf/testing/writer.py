@@ -3,43 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
 from json.encoder import encode_basestring_ascii as quoted
 from multiprocessing import get_context
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from ovf.testing.damage import Damage
 from ovf.testing.encoding import Encoder, Encoding
-from ovf.testing.step import Level, Op, Step, Truth
 from ovf.testing.training import Training, simulate
-from ovf.testing.values import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ovf.testing.step import Level, Op, Step, Truth
+    from ovf.testing.values import Value
 
 # Text kept in memory for each open file, in characters.
 _CHUNK = 1 << 17
 # Names after which a group of ops that share a stack is written and begun anew.
 _GROUP = 4096
-
-
-@dataclass(frozen=True)
-class Damage:
-    """What is wrong with the folders of a step, not with its values.
-
-    Attributes:
-        missing: ranks that were not dumped.
-        kept_bytes: ranks whose `dump.json` is cut, with the bytes that remain; 0 leaves an empty
-            file, a negative number takes that many from its end.
-        process: the process id for the folder of a single rank, `proc<id>`, as written when no
-            process group was ever made.
-    """
-
-    missing: frozenset[int] = frozenset()
-    kept_bytes: Mapping[int, int] = field(default_factory=dict)
-    process: int | None = None
-
-    def folder(self, rank: int) -> str:
-        """Give the name of a rank's folder."""
-        return f"rank{rank}" if self.process is None else f"proc{self.process}"
 
 
 class _Appender:
@@ -192,21 +175,20 @@ def write_step(
     Args:
         directory: the dump root; `step<N>` is made inside.
         step: the step.
-        encoding: its spelling, today's by default.
-        damage: what to leave out or cut.
+        encoding: its spelling, instead of the step's own.
+        damage: what to leave out or cut, instead of the step's own.
 
     Returns:
         The step directory.
     """
-    damage = damage or Damage()
+    damage = damage or step.damage
+    encoding = encoding or step.encoding
     folder = Path(directory) / f"step{step.number}"
     folder.mkdir(parents=True, exist_ok=True)
     for rank, ops in step.ranks.items():
         if rank in damage.missing:
             continue
-        writer = RankWriter(
-            folder / damage.folder(rank), encoding or Encoding(), step.level, step.headers
-        )
+        writer = RankWriter(folder / damage.folder(rank), encoding, step.level, step.headers)
         for op in ops:
             writer(op)
         writer.close()
@@ -247,8 +229,7 @@ def write_training(
     # Spawned, not forked: the caller may have threads.
     with ProcessPoolExecutor(len(shares), get_context("spawn")) as pool:
         jobs = [
-            pool.submit(_write_share, folder, training, encoding, damage, share)
-            for share in shares
+            pool.submit(_write_share, folder, training, encoding, damage, share) for share in shares
         ]
         truths = [job.result() for job in jobs]
     return truths[0]
