@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -119,9 +120,8 @@ def _planted(text: str, training: Training) -> Fault:
     if numbers and numbers[0].isdecimal():
         stage = training.layout.place(int(numbers[0])).pp
         counts = (training.layout.ranks, training.micro_batches, len(training.stage_layers(stage)))
-        numbers = [
-            str(percent(number, count)) for number, count in zip(numbers, counts, strict=False)
-        ]
+        shares = zip_longest(numbers, counts[: len(numbers)])
+        numbers = [str(percent(number, count)) for number, count in shares]
     return Fault.parse(":".join([place, *numbers]))
 
 

@@ -36,7 +36,7 @@ class Encoding:
         indent: spaces a level, or None for one dense line.
         non_finite: bare tokens (`token`), strings in lower case (`lower`), as words (`word`), with
             stray white space (`padded`), or all of these in turn (`mixed`).
-        numbers: `as_is`; integers written as floats, as old writers did (`floats`); or floats
+        numbers: statistics `as_is`; integers written as floats, as old writers did (`floats`); or floats
             without a fraction written as integers (`whole`).
         stack: `stack.json` as groups of ops sharing a stack (`new`), one stack an op (`old`), or
             no file (`none`).
@@ -71,7 +71,7 @@ class Encoder:
         self._breaks: dict[int, str] = {}
         self._recent: dict[int, tuple[TensorStat, int, str]] = {}
         self._writers: dict[type, Callable[[Any, int], str]] = {}
-        self._number = _number_writer(encoding)
+        self._number, self._plain = _number_writers(encoding)
 
     def line_break(self, depth: int) -> str:
         """Give what stands before an item at a nesting depth.
@@ -127,7 +127,7 @@ class Encoder:
         )
         return next(
             (write for kind, write in choices if isinstance(value, kind)),
-            lambda number, _: self._number(number),
+            lambda number, _: self._plain(number),
         )
 
     def _tensor(self, value: TensorStat, depth: int) -> str:
@@ -182,8 +182,10 @@ class Encoder:
         return text.replace("%", "%%").replace(quoted(mark), "%s")
 
 
-def _number_writer(encoding: Encoding) -> Callable[[object], str]:
-    """Choose the function that spells one statistic."""
+def _number_writers(
+    encoding: Encoding,
+) -> tuple[Callable[[object], str], Callable[[object], str]]:
+    """Choose the functions that spell one statistic and any other bare value."""
     one = SPELLINGS.get(encoding.non_finite)
     names = SPELLINGS.values() if one is None else [one]
     spelling = cycle(names)
@@ -199,4 +201,9 @@ def _number_writer(encoding: Encoding) -> Callable[[object], str]:
             return f"{value}.0"
         return json.dumps(value)
 
-    return number
+    def plain(value: object) -> str:
+        if type(value) is float and not math.isfinite(value):
+            return number(value)
+        return json.dumps(value)
+
+    return number, plain

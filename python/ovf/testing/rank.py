@@ -801,7 +801,9 @@ class RankProgram:
         if held is not None:
             grads = {name: self._grad(grad.shape, grad, held[name]) for name, grad in grads.items()}
         self.grads[module] = grads
-        self.record.parameters_grad(module, batch, grads)
+        last = batch == self.training.micro_batches - 1
+        if last or self.training.numbered_parameters_grad:
+            self.record.parameters_grad(module, batch, grads)
 
     # The update.
 

@@ -90,7 +90,7 @@ class Truth:
         }
 
 
-@dataclass
+@dataclass(repr=False)
 class Step:
     """A step of some ranks, small enough to hold.
 
@@ -102,6 +102,7 @@ class Step:
         headers: other header entries, over the defaults.
         encoding: how it is spelled on disk.
         damage: what its folders lack.
+        source: what it was made from, which stands for the ops when the step is printed.
     """
 
     ranks: dict[int, list[Op]]
@@ -111,3 +112,9 @@ class Step:
     headers: Mapping[str, Value] = field(default_factory=dict)
     encoding: Encoding = field(default_factory=Encoding)
     damage: Damage = field(default_factory=Damage)
+    source: object = None
+
+    def __repr__(self) -> str:
+        """Show what the step was made from, or its ops if they were drawn one by one."""
+        made = self.ranks if self.source is None else self.source
+        return f"Step({made!r}, {self.truth!r}, {self.encoding!r}, {self.damage!r})"

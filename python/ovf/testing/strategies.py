@@ -324,19 +324,16 @@ def _masking_op(draw: DrawFn, number: int, taken: TensorStat) -> Op:
     masked = finite._replace(min=-math.inf, mean=-math.inf, norm=math.inf)
     infinite = Scalar("float", -math.inf)
     shape = Scalar("torch.Size", list(taken.shape))
-    api, args, output = draw(
-        st.sampled_from(
-            (
-                ("Tensor.masked_fill", [finite, infinite], masked),
-                ("Torch.full", [shape, infinite], masked._replace(max=-math.inf)),
-                ("Torch.where", [finite, finite, infinite], masked),
-                ("Torch.triu", [masked], masked),
-                ("Torch.softmax", [masked, Scalar("int", -1)], finite._replace(min=0.0)),
-                ("Torch.empty", [shape], values.nan(taken.dtype, taken.shape)),
-                ("Tensor.zero_", [values.nan(taken.dtype, taken.shape)], finite),
-            )
-        )
+    choices: tuple[tuple[str, list[Value], TensorStat], ...] = (
+        ("Tensor.masked_fill", [finite, infinite], masked),
+        ("Torch.full", [shape, infinite], masked._replace(max=-math.inf)),
+        ("Torch.where", [finite, finite, infinite], masked),
+        ("Torch.triu", [masked], masked),
+        ("Torch.softmax", [masked, Scalar("int", -1)], finite._replace(min=0.0)),
+        ("Torch.empty", [shape], values.nan(taken.dtype, taken.shape)),
+        ("Tensor.zero_", [values.nan(taken.dtype, taken.shape)], finite),
     )
+    api, args, output = draw(st.sampled_from(choices))
     body: dict[str, Value] = {"input_args": args, "input_kwargs": {}, "output": [output]}
     return Op(f"{api}.{number}.forward", body, frames=FRAMES["mask"])
 

@@ -48,7 +48,8 @@ class Training:
             shifts the call numbers of its members against those of other ranks.
         garbage_buffers: whether buffers to receive into are recorded with what they held (as
             older writers did) instead of null.
-        numbered_parameters_grad: whether `parameters_grad` names end in a number, as since 2025-12.
+        numbered_parameters_grad: whether `parameters_grad` names end in a number, as since 2025-12;
+            if not, they are recorded once, with the gradients of the whole step.
         number: the number of the step.
         seed: decides every value.
     """
@@ -216,4 +217,4 @@ def simulated_step(training: Training) -> Step:
     """
     ranks: dict[int, list[Op]] = {rank: [] for rank in range(training.layout.ranks)}
     truth = simulate(training, {rank: ops.append for rank, ops in ranks.items()})
-    return Step(ranks, truth, training.level, training.number)
+    return Step(ranks, truth, training.level, training.number, source=training)

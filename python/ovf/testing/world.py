@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Iterable, Mapping
-from random import Random
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ovf.testing import values
 from ovf.testing.values import TensorStat
+
+if TYPE_CHECKING:
+    from random import Random
 
 
 class Receive(NamedTuple):
