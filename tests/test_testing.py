@@ -60,10 +60,10 @@ CASES = [
     (Layout(pp=3), Fault("forward", 1, 0, 0)),
 ]
 VARIANTS = [
-    ("L1", "send", "gpipe", False),
-    ("L1", "batch", "1f1b", False),
-    ("mix", "isend", "1f1b", True),
-    ("mix", "batch", "gpipe", True),
+    {"level": "L1", "p2p": "send", "schedule": "gpipe"},
+    {"level": "L1", "p2p": "batch", "schedule": "1f1b"},
+    {"level": "mix", "p2p": "isend", "schedule": "1f1b", "garbage_buffers": True},
+    {"level": "mix", "p2p": "batch", "schedule": "gpipe", "garbage_buffers": True},
 ]
 
 
@@ -260,15 +260,12 @@ def test_any_spelling_is_json_with_the_same_names(step, tmp_path_factory):
 # Simulated steps.
 
 
-@pytest.mark.parametrize(("level", "p2p", "schedule", "garbage"), VARIANTS)
+@pytest.mark.parametrize(
+    "variant", VARIANTS, ids=lambda variant: "-".join(map(str, variant.values()))
+)
 @pytest.mark.parametrize(("layout", "fault"), CASES, ids=lambda case: str(case)[:60])
-def test_a_fault_shows_first_where_truth_says(
-    layout, fault, level, p2p, schedule, garbage, tmp_path
-):
-    training = small(
-        layout, [fault], level=level, p2p=p2p, schedule=schedule, garbage_buffers=garbage
-    )
-    step = simulated_step(training)
+def test_a_fault_shows_first_where_truth_says(layout, fault, variant, tmp_path):
+    step = simulated_step(small(layout, [fault], **variant))
     dump = read(write_step(tmp_path, step))
     first = step.truth.first
     assert first.kind == fault.kind
@@ -294,10 +291,11 @@ def test_a_fault_reaches_the_update_of_every_rank(layout, fault):
         assert has_non_finite(updates) == (rank in reached), rank
 
 
-@pytest.mark.parametrize(("level", "p2p", "schedule", "garbage"), VARIANTS)
-def test_a_clean_step_has_only_masks_and_garbage(level, p2p, schedule, garbage, tmp_path):
-    training = small(level=level, p2p=p2p, schedule=schedule, garbage_buffers=garbage)
-    step = simulated_step(training)
+@pytest.mark.parametrize(
+    "variant", VARIANTS, ids=lambda variant: "-".join(map(str, variant.values()))
+)
+def test_a_clean_step_has_only_masks_and_garbage(variant, tmp_path):
+    step = simulated_step(small(**variant))
     assert step.truth.first is None
     dump = read(write_step(tmp_path, step))
     names = [

@@ -36,8 +36,8 @@ class Encoding:
         indent: spaces a level, or None for one dense line.
         non_finite: bare tokens (`token`), strings in lower case (`lower`), as words (`word`), with
             stray white space (`padded`), or all of these in turn (`mixed`).
-        numbers: statistics `as_is`; integers written as floats, as old writers did (`floats`); or floats
-            without a fraction written as integers (`whole`).
+        numbers: statistics as they are (`as_is`); integers among them written as floats, as old
+            writers did (`floats`); or floats without a fraction written as integers (`whole`).
         stack: `stack.json` as groups of ops sharing a stack (`new`), one stack an op (`old`), or
             no file (`none`).
         construct: whether `construct.json` is written.

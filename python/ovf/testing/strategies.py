@@ -18,6 +18,7 @@ group `hypothesis`.
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 try:
@@ -106,6 +107,7 @@ def tensor_stats(
     return TensorStat(dtype, shape, high_float, low_float, mean, norm, grad, kind)
 
 
+@cache
 def scalars() -> SearchStrategy[Scalar]:
     """Draw Python arguments: numbers of any size, non-finite ones too, texts, slices, dtypes.
 
@@ -126,6 +128,7 @@ def scalars() -> SearchStrategy[Scalar]:
     )
 
 
+@cache
 def odd_records() -> SearchStrategy[Value]:
     """Draw what stands for a value in rarer dumps: tensors with digests only, saved data, nothing.
 
@@ -158,6 +161,7 @@ def _record(stat: TensorStat) -> dict[str, Value]:
     return record
 
 
+@cache
 def nested_values() -> SearchStrategy[Value]:
     """Draw any value, nested to a small depth.
 
@@ -195,6 +199,7 @@ _MODULE = st.builds(
 _NUMBER = st.integers(0, 30)
 
 
+@cache
 def op_names() -> SearchStrategy[str]:
     """Draw the name of an op that is no communication, in any of the grammars dumps use.
 
@@ -212,6 +217,7 @@ def op_names() -> SearchStrategy[str]:
     )
 
 
+@cache
 def _any_list() -> SearchStrategy[list[Value]]:
     return st.lists(nested_values(), min_size=1, max_size=3)
 
