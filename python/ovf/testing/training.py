@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ovf.testing.layout import Layout
-from ovf.testing.rank import RankProgram
+from ovf.testing.program import RankProgram
+from ovf.testing.rank import Rank
 from ovf.testing.step import Level, Op, Origin, Step, Truth
 from ovf.testing.world import World
 
@@ -174,7 +175,7 @@ def simulate(training: Training, sinks: Mapping[int, Sink]) -> Truth:
         sighting.clocks.append(world.tick(origin.rank))
 
     ranks = {
-        rank: RankProgram(training, rank, world, sinks.get(rank, _drop), show=show)
+        rank: RankProgram(Rank(training, rank, world, sinks.get(rank, _drop), show=show))
         for rank in range(layout.ranks)
     }
     world.run({rank: program.run() for rank, program in ranks.items()})
