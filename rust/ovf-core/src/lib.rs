@@ -3,7 +3,7 @@
 //! Data flows one way; each room names only types of the rooms before it:
 //!
 //! ```text
-//! source -> scan, parse -> provenance, classify, graph -> timeline (per rank) -> collective -> order -> verdict -> report
+//! source -> structural, scan, parse -> provenance, classify, graph -> timeline (per rank) -> collective -> order -> verdict -> report
 //! ```
 //!
 //! ```no_run
@@ -33,6 +33,7 @@ mod report;
 mod rules;
 mod scan;
 mod source;
+mod structural;
 mod timeline;
 mod token;
 mod trace;
