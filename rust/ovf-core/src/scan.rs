@@ -68,6 +68,8 @@ pub struct Index {
     pub has_data: bool,
     /// The ops in file order; of two with one name the later stands, in the earlier's place (as Python reads it).
     pub entries: Vec<Entry>,
+    /// Whether `data` holds only ASCII, so that it need not be checked for UTF-8.
+    pub ascii: bool,
     /// How many names stood twice.
     pub duplicates: usize,
     /// How the file ended.
@@ -83,6 +85,7 @@ pub fn scan(bytes: &[u8]) -> Index {
         framework: None,
         has_data: false,
         entries: Vec::new(),
+        ascii: true,
         duplicates: 0,
         ending: Ending::Complete,
     };
@@ -140,7 +143,8 @@ fn read_data(cursor: &mut Cursor, index: &mut Index) -> Read<()> {
         cursor.expect(b':', "':' after an op's name")?;
         cursor.skip_space();
         let body_at = cursor.at;
-        let non_finite = skip_record(cursor)?;
+        let non_finite = skip_record(cursor, &mut index.ascii)?;
+        index.ascii &= cursor.bytes[name.clone()].is_ascii();
         index.entries.push(Entry {
             name_at: name.start,
             name_len: (name.end - name.start) as u32,
@@ -155,11 +159,12 @@ fn read_data(cursor: &mut Cursor, index: &mut Index) -> Read<()> {
 }
 
 /// Moves past one value; true when a token in it may be non-finite.
-fn skip_record(cursor: &mut Cursor) -> Read<bool> {
+fn skip_record(cursor: &mut Cursor, ascii: &mut bool) -> Read<bool> {
     match cursor.peek()? {
         b'{' | b'[' => match skip_container(cursor.bytes, cursor.at) {
-            Skipped::End(end, telling) => {
+            Skipped::End(end, telling, all_ascii) => {
                 cursor.at = end;
+                *ascii &= all_ascii;
                 Ok(telling)
             }
             Skipped::Open => {
@@ -169,6 +174,7 @@ fn skip_record(cursor: &mut Cursor) -> Read<bool> {
         },
         b'"' => {
             let range = cursor.string()?;
+            *ascii &= cursor.bytes[range.clone()].is_ascii();
             Ok(starts_like_non_finite(cursor.bytes, range.start))
         }
         _ => {

@@ -23,8 +23,8 @@
 /// Where a container ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Skipped {
-    /// Behind the closing bracket, and whether a token may be non-finite.
-    End(usize, bool),
+    /// Behind the closing bracket; whether a token may be non-finite; whether all bytes are ASCII.
+    End(usize, bool, bool),
     /// The bytes ended first.
     Open,
 }
@@ -40,6 +40,8 @@ struct Masks {
     capital: u64,
     /// `e` and `E`.
     exponent: u64,
+    /// Bytes from 0x80.
+    high: u64,
 }
 
 const BLOCK: usize = 64;
@@ -65,6 +67,7 @@ fn skip_with(bytes: &[u8], start: usize, masks_of: impl Fn(&[u8; BLOCK]) -> Mask
     let mut inside_before = 0u64; // all ones when the block starts inside a string
     let mut escaped_before = 0u64; // one when the first byte is escaped
     let mut telling = false;
+    let mut high = 0;
     while at < bytes.len() {
         let mut padded = [b' '; BLOCK];
         let block: &[u8; BLOCK] = match bytes.get(at..at + BLOCK) {
@@ -110,8 +113,9 @@ fn skip_with(bytes: &[u8], start: usize, masks_of: impl Fn(&[u8; BLOCK]) -> Mask
             telling = (exponents != 0 && any(exponents, |i| large_exponent(bytes, at + i)))
                 || (starts != 0 && any(starts, |i| starts_like_non_finite(bytes, at + i + 1)));
         }
+        high |= m.high & within;
         if let Some(bit) = end {
-            return Skipped::End(at + bit as usize + 1, telling);
+            return Skipped::End(at + bit as usize + 1, telling, high == 0);
         }
         depth += i64::from(open.count_ones()) - closes;
         inside_before = ((inside as i64) >> 63) as u64;
@@ -218,6 +222,7 @@ fn portable(block: &[u8; BLOCK]) -> Masks {
         m.close |= gather(equal(word, b'}') | equal(word, b']')) << shift;
         m.capital |= gather(equal(word, b'N') | equal(word, b'I')) << shift;
         m.exponent |= gather(equal(word, b'e') | equal(word, b'E')) << shift;
+        m.high |= gather(word & 0x8080_8080_8080_8080) << shift;
     }
     m
 }
@@ -274,6 +279,7 @@ mod avx2 {
             close: folded(b'}'),
             capital: either(b'N', b'I'),
             exponent: folded(b'e'),
+            high: bits((low, high)),
         }
     }
 }
@@ -285,6 +291,7 @@ mod tests {
     /// The byte-by-byte definition.
     fn naive(bytes: &[u8], start: usize) -> Skipped {
         let (mut depth, mut inside, mut telling) = (0i64, false, false);
+        let ascii = |end: usize| bytes[start..end].is_ascii();
         let mut at = start;
         while at < bytes.len() {
             let byte = bytes[at];
@@ -306,7 +313,7 @@ mod tests {
                     b'}' | b']' => {
                         depth -= 1;
                         if depth <= 0 {
-                            return Skipped::End(at + 1, telling);
+                            return Skipped::End(at + 1, telling, ascii(at + 1));
                         }
                     }
                     b'N' | b'I' => telling = true,
@@ -339,7 +346,7 @@ mod tests {
             });
             let expected = {
                 let of = |set: &[u8]| (0..BLOCK).fold(0u64, |m, i| m | u64::from(set.contains(&block[i])) << i);
-                Masks { quote: of(b"\""), backslash: of(b"\\"), open: of(b"{["), close: of(b"}]"), capital: of(b"NI"), exponent: of(b"eE") }
+                Masks { quote: of(b"\""), backslash: of(b"\\"), open: of(b"{["), close: of(b"}]"), capital: of(b"NI"), exponent: of(b"eE"), high: (0..BLOCK).fold(0, |m, i| m | u64::from(!block[i].is_ascii()) << i) }
             };
             assert_eq!(portable(&block), expected);
             #[cfg(target_arch = "x86_64")]

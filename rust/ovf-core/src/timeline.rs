@@ -10,6 +10,7 @@
 //! exit, so a module with finite inputs and a bad output is first compared with what its children gave.
 
 use std::borrow::Cow;
+use std::rc::Rc;
 
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
@@ -329,6 +330,7 @@ struct Builder<'a> {
     /// Bases (with number) of forwards whose gradient starts a run of backwards: losses.
     losses: FxHashMap<u64, bool>,
     modules_only: bool,
+    operators: FxHashMap<u64, Rc<OperatorRules<'a>>>,
     values: Values,
     graph: Graph,
     /// Forward calls that met something bad, by base and number.
@@ -422,6 +424,7 @@ impl<'a> Builder<'a> {
             last_backward,
             losses,
             modules_only,
+            operators: FxHashMap::default(),
             values: Values::default(),
             graph: Graph::default(),
             forwards: FxHashMap::default(),
@@ -449,13 +452,29 @@ impl<'a> Builder<'a> {
         unescape(self.index.entries[op as usize].name(self.bytes))
     }
 
+    /// The table's rows for an operator, looked up once per name.
+    fn rules_of(&mut self, name: &OpName) -> Rc<OperatorRules<'a>> {
+        use std::hash::{Hash, Hasher};
+        let mut hasher = rustc_hash::FxHasher::default();
+        (name.prefix, name.api).hash(&mut hasher);
+        let rules = self.rules;
+        Rc::clone(self.operators.entry(hasher.finish()).or_insert_with(|| Rc::new(rules.operator(name))))
+    }
+
     fn op_ref(&self, op: u32) -> OpRef {
         OpRef { op, name: self.name(op).into_owned() }
     }
 
     fn walk(&mut self) {
-        let registers = self.index.task.as_deref() == Some("nan_check")
-            || memchr::memmem::find(self.bytes, b"\"is_nan\"").is_some();
+        self.walk_ops(self.index.task.as_deref() == Some("nan_check"));
+        if !self.has_statistics && self.look_for_statistics() {
+            // A dump of registers that does not say so in its header.
+            self.counts = Counts::default();
+            self.walk_ops(true);
+        }
+    }
+
+    fn walk_ops(&mut self, registers: bool) {
         for i in 0..self.index.entries.len() {
             let entry = self.index.entries[i];
             let communicates = self.rules.is_communication_name(entry.name(self.bytes));
@@ -470,9 +489,6 @@ impl<'a> Builder<'a> {
                 Ok(op) => self.compute(i as u32, &name, &op),
                 Err(stop) => self.malformed(i as u32, &raw, stop),
             }
-        }
-        if !self.has_statistics {
-            self.look_for_statistics();
         }
     }
 
@@ -489,22 +505,28 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Whether anything in the rank can be judged: xor and structure dumps hold no statistics.
-    fn look_for_statistics(&mut self) {
+    /// Looks for anything that can be judged: xor and structure dumps hold no statistics. True when the first such
+    /// thing is a register.
+    fn look_for_statistics(&mut self) -> bool {
         for entry in &self.index.entries {
             let Ok(op) = parse_op(entry.body(self.bytes), true) else { continue };
             let judged = |a: &Argument| matches!(&a.value, Value::Tensor(t) if t.has_statistics());
-            if op.register.is_some() || op.arguments.iter().any(judged) {
+            if op.arguments.iter().any(judged) {
                 self.has_statistics = true;
-                return;
+                return false;
+            }
+            if op.register.is_some() {
+                return true;
             }
         }
+        false
     }
 
     // --- one compute op -------------------------------------------------------------------------------------------
 
     fn compute(&mut self, i: u32, name: &OpName, op: &Op<'a>) {
-        let rules = self.rules.operator(name);
+        let rules = self.rules_of(name);
+        let rules = &*rules;
         let mut evidence = Evidence {
             uninitialised: rules.says(Is::Uninitialised),
             creates: rules.says(Is::Creates),
@@ -555,7 +577,7 @@ impl<'a> Builder<'a> {
             self.counts.add(state);
             return;
         }
-        self.compute_bad(i, name, op, &rules, evidence, &bad_inputs, &bad_outputs);
+        self.compute_bad(i, name, op, rules, evidence, &bad_inputs, &bad_outputs);
     }
 
     /// Rule 9: without values the first set register counts; what follows it is its consequence.
@@ -1174,6 +1196,7 @@ impl<'a> Builder<'a> {
                 (Completeness::Damaged, problem(Some(0), "expected an msProbe dump, found JSON without a \"data\" object".to_owned()))
             }
             Ending::Complete if ops == 0 => (Completeness::Empty, problem(None, "the dump holds no op".to_owned())),
+            Ending::Complete if self.index.ascii => (Completeness::Complete, None),
             Ending::Complete => match std::str::from_utf8(self.bytes) {
                 Ok(_) => (Completeness::Complete, None),
                 Err(error) => {
