@@ -602,6 +602,19 @@ def test_options_that_fit_no_step_exit_2(options, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
+def test_faults_are_read_as_they_are_printed():
+    for _, fault in CASES:
+        assert Fault.parse(str(fault)) == fault
+    assert Fault.parse("weight:3:-1") == Fault("weight", 3, -1, 0)
+
+
+def test_the_command_takes_more_faults(tmp_path):
+    main([str(tmp_path), *"--pp 2 --fault weight:1 --fault batch:0".split()])
+    truth = json.loads((tmp_path / "truth.json").read_text("utf-8"))
+    assert truth["rank"] == 0
+    assert [at["rank"] for at in truth["later"]] == [1]
+
+
 def test_help_names_every_fault(capsys):
     with pytest.raises(SystemExit) as caught:
         main(["--help"])
