@@ -609,7 +609,7 @@ def test_faults_are_read_as_they_are_printed():
 
 
 def test_the_command_takes_more_faults(tmp_path):
-    main([str(tmp_path), *"--pp 2 --fault weight:1 --fault batch:0".split()])
+    main([str(tmp_path), *["--pp", "2", "--fault", "weight:1", "--fault", "batch:0"]])
     truth = json.loads((tmp_path / "truth.json").read_text("utf-8"))
     assert truth["rank"] == 0
     assert [at["rank"] for at in truth["later"]] == [1]

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from ovf.testing.step import Origin
 
 _DESCRIPTION = """\
-Write the msProbe dump of a simulated training step over many ranks, with planted faults, as OUT/step<N>/rank<R>/{dump,stack,construct}.json, and the right answer as OUT/truth.json.
+Write the msProbe dump of a simulated training step over many ranks, with planted faults, as
+OUT/step<N>/rank<R>/{dump,stack,construct}.json, and the right answer as OUT/truth.json.
 
 The same options always give the same bytes."""
 
