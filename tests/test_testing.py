@@ -35,7 +35,7 @@ from ovf.testing.values import is_non_finite
 
 PLAIN = Encoding()
 quick = settings(
-    max_examples=60,
+    max_examples=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
