@@ -700,5 +700,6 @@ def test_without_hypothesis_the_error_names_the_extra():
         "import sys\nsys.modules['hypothesis'] = None\nimport ovf.testing\novf.testing.strategies\n"
     )
     done = run_python(code)
+    assert done.stdout == "2\n"
     assert "ImportError" in done.stderr
     assert "ovf-npu[testing]" in done.stderr
