@@ -697,7 +697,8 @@ def test_hypothesis_is_imported_with_the_strategies_only():
 
 def test_without_hypothesis_the_error_names_the_extra():
     code = (
-        "import sys\nsys.modules['hypothesis'] = None\nimport ovf.testing\novf.testing.strategies\n"
+        "import sys\nsys.modules['hypothesis'] = None\nimport ovf.testing\n"
+        "from ovf.testing import *\nprint(Layout(tp=2).ranks)\novf.testing.strategies\n"
     )
     done = run_python(code)
     assert done.stdout == "2\n"
