@@ -35,7 +35,7 @@ from ovf.testing.values import is_non_finite
 
 PLAIN = Encoding()
 quick = settings(
-    max_examples=60,
+    max_examples=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
@@ -602,6 +602,19 @@ def test_options_that_fit_no_step_exit_2(options, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
+def test_faults_are_read_as_they_are_printed():
+    for _, fault in CASES:
+        assert Fault.parse(str(fault)) == fault
+    assert Fault.parse("weight:3:-1") == Fault("weight", 3, -1, 0)
+
+
+def test_the_command_takes_more_faults(tmp_path):
+    main([str(tmp_path), *["--pp", "2", "--fault", "weight:1", "--fault", "batch:0"]])
+    truth = json.loads((tmp_path / "truth.json").read_text("utf-8"))
+    assert truth["rank"] == 0
+    assert [at["rank"] for at in truth["later"]] == [1]
+
+
 def test_help_names_every_fault(capsys):
     with pytest.raises(SystemExit) as caught:
         main(["--help"])
@@ -684,8 +697,10 @@ def test_hypothesis_is_imported_with_the_strategies_only():
 
 def test_without_hypothesis_the_error_names_the_extra():
     code = (
-        "import sys\nsys.modules['hypothesis'] = None\nimport ovf.testing\novf.testing.strategies\n"
+        "import sys\nsys.modules['hypothesis'] = None\nimport ovf.testing\n"
+        "from ovf.testing import *\nprint(Layout(tp=2).ranks)\novf.testing.strategies\n"
     )
     done = run_python(code)
+    assert done.stdout == "2\n"
     assert "ImportError" in done.stderr
     assert "ovf-npu[testing]" in done.stderr

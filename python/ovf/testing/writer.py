@@ -213,7 +213,8 @@ def write_training(
         encoding: its spelling, today's by default.
         damage: what to leave out or cut.
         processes: how many processes write; each simulates all ranks and writes its share, so
-            that two are about half again as fast as one. The bytes are the same.
+            that two are about half again as fast as one. The bytes are the same. With more than
+            one, call this under `if __name__ == "__main__"`: they import the main module anew.
 
     Returns:
         The right answer.
