@@ -56,7 +56,13 @@ def recv(value, peer, number=0):
 
 
 def dump(data, **header):
-    head = {"task": "statistics", "level": "L1", "framework": "pytorch", "dump_data_dir": None, **header}
+    head = {
+        "task": "statistics",
+        "level": "L1",
+        "framework": "pytorch",
+        "dump_data_dir": None,
+        **header,
+    }
     return {**head, "data": dict(data)}
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
+
+import ovf
 from small import (
     INF,
     NAN,
@@ -22,8 +24,6 @@ from small import (
     write_step,
 )
 
-import ovf
-
 
 def answer(path, **options):
     report = ovf.find_first_overflow(path, **options)
@@ -31,13 +31,12 @@ def answer(path, **options):
 
 
 def rank_answer(tmp_path, data, **more):
-    report = ovf.find_first_overflow(write_rank(tmp_path / "step0" / "rank0", data, **more))
-    return report
+    return ovf.find_first_overflow(write_rank(tmp_path / "step0" / "rank0", data, **more))
 
 
 # --- A: exemption must be narrow --------------------------------------------------------------------------------------
 
-MASK = op([t(2.1, -1.9), t(True, False, "torch.bool"), scalar(-INF)], [t(2.1, -INF)])  # noqa: FBT003
+MASK = op([t(2.1, -1.9), t(True, False, "torch.bool"), scalar(-INF)], [t(2.1, -INF)])
 
 
 def test_softmax_over_a_masked_row_is_the_origin_not_the_mask(tmp_path):
@@ -62,7 +61,7 @@ def test_a_healed_mask_does_not_hide_a_later_exp(tmp_path):
 
 
 def test_masked_fill_with_neg_inf_is_not_excused_for_pos_inf(tmp_path):
-    bad = op([t(2.1, -1.9), t(True, False, "torch.bool"), scalar(-INF)], [t(INF, -1.9)])  # noqa: FBT003
+    bad = op([t(2.1, -1.9), t(True, False, "torch.bool"), scalar(-INF)], [t(INF, -1.9)])
     data = {"Tensor.masked_fill.4.forward": bad, **loss_chain(t(INF, -1.9))}
     assert rank_answer(tmp_path, data).first.op_name == "Tensor.masked_fill.4.forward"
 
@@ -137,7 +136,18 @@ def two_groups(tmp_path, *, rank0_fault):
             data["Torch.div.30.forward"] = op([t(1.0, 0.0)], [bad])
         given = bad if (rank == 0 and rank0_fault) or rank >= 2 else fine
         after = bad if rank0_fault or rank >= 2 else fine
-        data.update([collective("all_reduce", given if rank != 1 else fine, after, ranks=tp, name=tp_name, number=2 + shift)])
+        data.update(
+            [
+                collective(
+                    "all_reduce",
+                    given if rank != 1 else fine,
+                    after,
+                    ranks=tp,
+                    name=tp_name,
+                    number=2 + shift,
+                )
+            ]
+        )
         data.update([collective("all_reduce", after, bad, ranks=dp, name=dp_name, number=3 + shift)])
         ranks[rank] = data
     return write_step(tmp_path / "step0", ranks)
@@ -197,7 +207,10 @@ def test_a_batched_pair_carries_it_from_the_computing_rank(tmp_path, keyword):
     report = ovf.find_first_overflow(write_step(tmp_path / "step0", ranks))
     assert (report.first.rank, report.first.op_name) == (1, "Torch.log.0.forward")
     assert len(report.findings) == 1
-    clean = {1: {name: batch(p2p("isend", 2, fine), p2p("isend", 2, fine))}, 2: {name: batch(p2p("irecv", 1, bad), p2p("irecv", 1, bad))}}
+    clean = {
+        1: {name: batch(p2p("isend", 2, fine), p2p("isend", 2, fine))},
+        2: {name: batch(p2p("irecv", 1, bad), p2p("irecv", 1, bad))},
+    }
     assert ovf.find_first_overflow(write_step(tmp_path / "step1", clean)).verdict == "clean"
 
 
@@ -232,7 +245,12 @@ def test_cut_and_empty_ranks_are_named_and_the_rest_is_analysed(tmp_path):
 
 
 def test_the_first_set_register_counts(tmp_path):
-    bare = {"type": "torch.Tensor", "dtype": "torch.float16", "shape": [8, 8], "requires_grad": False}
+    bare = {
+        "type": "torch.Tensor",
+        "dtype": "torch.float16",
+        "shape": [8, 8],
+        "requires_grad": False,
+    }
     data = {
         "Torch.add.0.forward": {**op([bare], [bare]), "is_nan": 0},
         "Torch.add.1.forward": {**op([bare], [bare]), "is_nan": None},
@@ -292,7 +310,10 @@ CONSTRUCT = {
     "Tensor.mul_.9.forward": ["optimizer", 2],
 }
 LINES = ["File model.py, line 41, in act, \n y = torch.exp(x)"]
-NEW_STACK = {"0": [["Torch.exp.0.forward", "Torch.exp.1.forward"], LINES], "1": [["Tensor.mul_.9.forward"], []]}
+NEW_STACK = {
+    "0": [["Torch.exp.0.forward", "Torch.exp.1.forward"], LINES],
+    "1": [["Tensor.mul_.9.forward"], []],
+}
 OLD_STACK = {"Torch.exp.0.forward": LINES, "Tensor.mul_.9.forward": []}
 
 
@@ -305,7 +326,11 @@ def test_every_layout_of_construct_and_stack(tmp_path, construct, stack):
     assert list(first.construct_chain) == chain
     assert first.module == ("0.a" if construct else None)
     if stack in (NEW_STACK, OLD_STACK):
-        assert (first.stack[0].file, first.stack[0].line, first.stack[0].code) == ("model.py", 41, "y = torch.exp(x)")
+        assert (first.stack[0].file, first.stack[0].line, first.stack[0].code) == (
+            "model.py",
+            41,
+            "y = torch.exp(x)",
+        )
     else:
         assert first.stack == ()
 
@@ -330,7 +355,10 @@ def test_an_absorbed_contribution_is_still_the_source(tmp_path):
     bad, fine = t(NAN, NAN), t(0.5, 0.1)
     ranks = {
         0: dict([collective("all_reduce", fine, fine, ranks=(0, 1))]),
-        1: {"Torch.log.0.forward": op([t(1.0, -1.0)], [bad]), **dict([collective("all_reduce", bad, fine, ranks=(0, 1))])},
+        1: {
+            "Torch.log.0.forward": op([t(1.0, -1.0)], [bad]),
+            **dict([collective("all_reduce", bad, fine, ranks=(0, 1))]),
+        },
     }
     report = ovf.find_first_overflow(write_step(tmp_path / "step0", ranks))
     assert (report.first.rank, report.first.op_name) == (1, "Torch.log.0.forward")
@@ -430,7 +458,10 @@ def test_what_enters_from_a_missing_rank_is_named(tmp_path):
 
 @pytest.mark.parametrize("spelling", [NAN, "nan", "NaN", " nan\t", "-nan"])
 def test_every_spelling_of_nan(tmp_path, spelling):
-    data = {"Torch.log.0.forward": op([t(1.0, -1.0)], [t(spelling, spelling)]), **loss_chain(t(spelling, spelling))}
+    data = {
+        "Torch.log.0.forward": op([t(1.0, -1.0)], [t(spelling, spelling)]),
+        **loss_chain(t(spelling, spelling)),
+    }
     assert rank_answer(tmp_path, data).first.op_name == "Torch.log.0.forward"
 
 
@@ -451,31 +482,54 @@ def test_values_are_found_at_any_depth(tmp_path, depth):
 
 
 def test_a_tensor_as_the_whole_output(tmp_path):
-    data = {"Torch.log.0.forward": {"input_args": [t(1.0, -1.0)], "output": t(NAN, NAN)}, **loss_chain()}
+    data = {
+        "Torch.log.0.forward": {"input_args": [t(1.0, -1.0)], "output": t(NAN, NAN)},
+        **loss_chain(),
+    }
     assert rank_answer(tmp_path, data).first.op_name == "Torch.log.0.forward"
 
 
 def test_the_seed_form_of_names_and_outputs(tmp_path):
-    data = {"Distributed.all_reduce_0_0": {"input": [], "input_args": [], "input_kwargs": {}, "output": {"0": {"Max": "inf", "Min": "inf"}}}}
+    data = {
+        "Distributed.all_reduce_0_0": {
+            "input": [],
+            "input_args": [],
+            "input_kwargs": {},
+            "output": {"0": {"Max": "inf", "Min": "inf"}},
+        }
+    }
     assert rank_answer(tmp_path, data).first.op_name == "Distributed.all_reduce_0_0"
 
 
 def test_user_keys_that_look_like_ours(tmp_path):
     tricky = {"Max": t(1.0, -1.0), "shape": {"type": t(2.0, 1.0)}, "value": [t(3.0, 1.0)]}
-    data = {"my_pkg.ops.foo.0.forward": op([tricky], [{**tricky, "dtype": [t(NAN, NAN)]}]), **loss_chain()}
+    data = {
+        "my_pkg.ops.foo.0.forward": op([tricky], [{**tricky, "dtype": [t(NAN, NAN)]}]),
+        **loss_chain(),
+    }
     assert rank_answer(tmp_path, data).first.op_name == "my_pkg.ops.foo.0.forward"
 
 
 @pytest.mark.parametrize("header", [{"task": "structure"}, {"summary_mode": "xor"}])
 def test_a_dump_without_values_is_no_evidence(tmp_path, header):
-    bare = {"type": "torch.Tensor", "dtype": "torch.float16", "shape": [8, 8], "md5": "0x12345678abcdef01"}
+    bare = {
+        "type": "torch.Tensor",
+        "dtype": "torch.float16",
+        "shape": [8, 8],
+        "md5": "0x12345678abcdef01",
+    }
     report = rank_answer(tmp_path, {"Torch.log.0.forward": op([bare], [bare])}, **header)
     assert report.verdict == "no_evidence"
     assert report.exit_code == 2
 
 
 def test_unflushed_statistics_are_unknown(tmp_path):
-    bare = {"type": "torch.Tensor", "dtype": "torch.float16", "shape": [8, 8], "tensor_stat_index": 4}
+    bare = {
+        "type": "torch.Tensor",
+        "dtype": "torch.float16",
+        "shape": [8, 8],
+        "tensor_stat_index": 4,
+    }
     assert rank_answer(tmp_path, {"Torch.log.0.forward": op([bare], [bare])}).verdict == "no_evidence"
 
 
@@ -515,9 +569,16 @@ def test_mindspore_names(tmp_path):
 def test_point_to_point_is_matched_by_order(tmp_path):
     bad, fine = t(NAN, NAN), t(0.5, -0.5)
     ranks = {
-        0: {"Torch.log.0.forward": op([t(1.0, -1.0)], [bad]), **dict([send(fine, 1, 5), send(bad, 1, 9)])},
+        0: {
+            "Torch.log.0.forward": op([t(1.0, -1.0)], [bad]),
+            **dict([send(fine, 1, 5), send(bad, 1, 9)]),
+        },
         1: {**dict([recv(fine, 0, 0), recv(bad, 0, 1)]), **loss_chain()},
     }
     report = ovf.find_first_overflow(write_step(tmp_path / "step0", ranks))
     assert (report.first.rank, report.first.op_name) == (0, "Torch.log.0.forward")
-    assert [(s.rank, s.via) for s in report.path][:3] == [(0, "origin"), (0, "data"), (1, "communication")]
+    assert [(s.rank, s.via) for s in report.path][:3] == [
+        (0, "origin"),
+        (0, "data"),
+        (1, "communication"),
+    ]

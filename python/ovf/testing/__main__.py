@@ -95,21 +95,15 @@ def _parser() -> argparse.ArgumentParser:
     size = parser.add_argument_group("size (adds layers, then micro-batches)")
     size.add_argument("--rank-mb", type=float, help="mean size of a dump.json, megabytes")
     size.add_argument("--ops-per-rank", type=int, help="mean number of ops a rank")
-    size.add_argument(
-        "--processes", type=int, help="processes that write (default: one a core for a large step)"
-    )
+    size.add_argument("--processes", type=int, help="processes that write (default: one a core for a large step)")
     spelling = parser.add_argument_group("spelling")
-    spelling.add_argument(
-        "--indent", default="1", choices=("none", "1", "2", "4"), help="spaces a level"
-    )
+    spelling.add_argument("--indent", default="1", choices=("none", "1", "2", "4"), help="spaces a level")
     spelling.add_argument("--non-finite", choices=get_args(NonFinite), default="token")
     spelling.add_argument("--numbers", choices=get_args(Numbers), default="as_is")
     spelling.add_argument("--stack", choices=get_args(StackLayout), default="new")
     spelling.add_argument("--no-construct", action="store_true", help="write no construct.json")
     damage = parser.add_argument_group("damage")
-    damage.add_argument(
-        "--missing", type=int, action="append", default=[], metavar="RANK", help="not dumped"
-    )
+    damage.add_argument("--missing", type=int, action="append", default=[], metavar="RANK", help="not dumped")
     damage.add_argument(
         "--cut",
         action="append",

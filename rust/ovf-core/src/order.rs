@@ -23,7 +23,7 @@ use std::collections::VecDeque;
 
 use serde::Serialize;
 
-use crate::collective::{Match, Matching, MatchState};
+use crate::collective::{Match, MatchState, Matching};
 use crate::op::{Kinds, Rank};
 use crate::rules::Flow;
 use crate::timeline::{Cause, Timeline};
@@ -61,7 +61,10 @@ impl CandidateSet {
 
     /// The candidates of the set, ascending.
     pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
-        self.0.iter().enumerate().flat_map(|(w, &word)| (0..64).filter(move |b| word >> b & 1 == 1).map(move |b| w * 64 + b))
+        self.0
+            .iter()
+            .enumerate()
+            .flat_map(|(w, &word)| (0..64).filter(move |b| word >> b & 1 == 1).map(move |b| w * 64 + b))
     }
 }
 
@@ -211,7 +214,9 @@ impl<'t> Replay<'t> {
                 self.advance(t);
             }
             // Whoever is left waits for a call that will not come: the lowest rank passes.
-            let Some(stuck) = self.walks.iter().position(|w| w.at < w.acts.len()) else { break };
+            let Some(stuck) = self.walks.iter().position(|w| w.at < w.acts.len()) else {
+                break;
+            };
             self.order.undecided += 1;
             self.pass(stuck as u32);
             self.wake(stuck as u32);
@@ -356,7 +361,9 @@ impl<'t> Replay<'t> {
 
     /// Notes whether what a member gives is from an overflow.
     fn given(&mut self, t: u32, event: u32) {
-        let Some(side) = &self.timelines[t as usize].events[event as usize].given else { return };
+        let Some(side) = &self.timelines[t as usize].events[event as usize].given else {
+            return;
+        };
         let receipts = &self.order.receipts[t as usize];
         let delivered = side.conditions.iter().any(|&c| {
             matches!(receipts[c as usize], Receipt::Propagated(..) | Receipt::Origin(_) | Receipt::Entered(_))
@@ -385,10 +392,8 @@ impl<'t> Replay<'t> {
             return;
         }
         let real = givers.iter().find(|m| self.order.given_real[m.timeline as usize][m.event as usize]);
-        let intended = givers
-            .iter()
-            .filter_map(|m| event_of(m).given.as_ref())
-            .fold(Kinds::NONE, |k, side| k.union(side.kinds));
+        let intended =
+            givers.iter().filter_map(|m| event_of(m).given.as_ref()).fold(Kinds::NONE, |k, side| k.union(side.kinds));
         let giver_ranks: Vec<Rank> = givers.iter().map(|m| rank_of(m)).collect();
         let should_give: Vec<Rank> = match (entry.flow, entry.pair, entry.root) {
             (_, Some((source, _)), _) => vec![source],
@@ -416,7 +421,9 @@ impl<'t> Replay<'t> {
             };
             self.order.receipts[getter.timeline as usize][getter.event as usize] = receipt;
         }
-        let Some(&(t, event)) = shown.first() else { return };
+        let Some(&(t, event)) = shown.first() else {
+            return;
+        };
         let candidate = self.order.candidates.len();
         let (source, receipt) = if unseen {
             (Source::Missing(id, t, event), Receipt::Entered(candidate))
@@ -464,9 +471,13 @@ fn walk_of(t: &Timeline) -> Walk {
     let roots = t.marks.iter().enumerate().filter(|(_, m)| m.harm && m.cause != Cause::Received);
     acts.extend(roots.take(CANDIDATES_PER_RANK).map(|(i, m)| (m.at.op, 1, Act::Root(i as u32))));
     acts.sort_by_key(|&(op, class, act)| {
-        (op, class, match act {
-            Act::Leave(i) | Act::Root(i) | Act::Enter(i) => i,
-        })
+        (
+            op,
+            class,
+            match act {
+                Act::Leave(i) | Act::Root(i) | Act::Enter(i) => i,
+            },
+        )
     });
     Walk { acts: acts.into_iter().map(|(op, _, act)| (op, act)).collect(), ..Walk::default() }
 }

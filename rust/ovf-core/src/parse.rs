@@ -17,7 +17,8 @@ pub const MAX_DEPTH: usize = 1024;
 /// # Errors
 /// A [`Stop`] with an offset relative to `body`.
 pub(crate) fn parse_op(body: &[u8], recorded: bool) -> Read<Op<'_>> {
-    let mut reader = Reader { cursor: Cursor::new(body, 0), op: Op::default(), path: Vec::new(), field: Field::Recorded };
+    let mut reader =
+        Reader { cursor: Cursor::new(body, 0), op: Op::default(), path: Vec::new(), field: Field::Recorded };
     reader.record(recorded)?;
     Ok(reader.op)
 }
@@ -364,7 +365,13 @@ mod tests {
         let names: Vec<&str> = found.iter().map(|(s, _)| s.as_str()).collect();
         assert_eq!(
             names,
-            ["input_args[0][0]", "input_args[1].k.Max", "input_kwargs.ops[0]", "input_kwargs.ops[0].tensor", "input_kwargs.group"]
+            [
+                "input_args[0][0]",
+                "input_args[1].k.Max",
+                "input_kwargs.ops[0]",
+                "input_kwargs.ops[0].tensor",
+                "input_kwargs.group"
+            ]
         );
         assert!(matches!(&found[0].1, Value::Tensor(t) if t.kinds() == Kinds::POS_INF && t.numel() == 6));
         assert!(matches!(&found[2].1, Value::P2p(p) if p.peer == Some(3) && p.op == "irecv" && p.tag == 1));
@@ -392,7 +399,10 @@ mod tests {
 
     #[test]
     fn registers_and_scalars() {
-        let op = parse_op(br#"{"input_args": [{"type": "float", "value": -Infinity}, {"type": "str", "value": "nan"}], "is_nan": 1}"#, false);
+        let op = parse_op(
+            br#"{"input_args": [{"type": "float", "value": -Infinity}, {"type": "str", "value": "nan"}], "is_nan": 1}"#,
+            false,
+        );
         let op = op.expect("a record");
         assert_eq!(op.register, Some(true));
         assert_eq!(op.arguments[0].value, Value::Number(f64::NEG_INFINITY));

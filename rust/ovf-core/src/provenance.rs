@@ -211,7 +211,14 @@ mod tests {
     use super::*;
 
     fn value(shape: &[i64], max: f64, min: f64) -> TensorStat<'static> {
-        TensorStat { dtype: "torch.float32", shape: shape.to_vec(), max: Some(max), min: Some(min), mean: None, norm: None }
+        TensorStat {
+            dtype: "torch.float32",
+            shape: shape.to_vec(),
+            max: Some(max),
+            min: Some(min),
+            mean: None,
+            norm: None,
+        }
     }
 
     fn real(node: NodeId) -> Entry {

@@ -428,9 +428,14 @@ mod tests {
 
     #[test]
     fn globs() {
-        for (pattern, text, expected) in
-            [("*", "", true), ("a*c", "abc", true), ("a*c", "ab", false), ("*_empty", "npu_empty", true), ("a*b*c", "aXbYc", true), ("a*b*c", "acb", false)]
-        {
+        for (pattern, text, expected) in [
+            ("*", "", true),
+            ("a*c", "abc", true),
+            ("a*c", "ab", false),
+            ("*_empty", "npu_empty", true),
+            ("a*b*c", "aXbYc", true),
+            ("a*b*c", "acb", false),
+        ] {
             assert_eq!(glob(pattern, text), expected, "{pattern} {text}");
         }
     }

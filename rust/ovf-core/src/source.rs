@@ -324,7 +324,12 @@ mod tests {
 
     #[test]
     fn process_folders_beside_ranks_are_passed_over() {
-        let root = tree(&["step5/rank0/dump.json", "step5/rank1/dump.json", "step5/proc4711/dump.json", "step6/rank0/dump.json"]);
+        let root = tree(&[
+            "step5/rank0/dump.json",
+            "step5/rank1/dump.json",
+            "step5/proc4711/dump.json",
+            "step6/rank0/dump.json",
+        ]);
         let found = shape(&root);
         assert_eq!(found[0], ("step5".into(), vec![(0, "rank0".into()), (1, "rank1".into())]));
         assert_eq!(found[1].0, "step6");
@@ -333,7 +338,8 @@ mod tests {
 
     #[test]
     fn phases_and_odd_names() {
-        let root = tree(&["actor_train/step0/rank0/dump.json", "ref/step10/rank/dump.json", "ref/step2/pid9527/dump.json"]);
+        let root =
+            tree(&["actor_train/step0/rank0/dump.json", "ref/step10/rank/dump.json", "ref/step2/pid9527/dump.json"]);
         let found = shape(&root);
         let labels: Vec<&str> = found.iter().map(|s| s.0.as_str()).collect();
         assert_eq!(labels, ["actor_train/step0", "ref/step2", "ref/step10"]);

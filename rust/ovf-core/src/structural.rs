@@ -346,7 +346,15 @@ mod tests {
             });
             let expected = {
                 let of = |set: &[u8]| (0..BLOCK).fold(0u64, |m, i| m | u64::from(set.contains(&block[i])) << i);
-                Masks { quote: of(b"\""), backslash: of(b"\\"), open: of(b"{["), close: of(b"}]"), capital: of(b"NI"), exponent: of(b"eE"), high: (0..BLOCK).fold(0, |m, i| m | u64::from(!block[i].is_ascii()) << i) }
+                Masks {
+                    quote: of(b"\""),
+                    backslash: of(b"\\"),
+                    open: of(b"{["),
+                    close: of(b"}]"),
+                    capital: of(b"NI"),
+                    exponent: of(b"eE"),
+                    high: (0..BLOCK).fold(0, |m, i| m | u64::from(!block[i].is_ascii()) << i),
+                }
             };
             assert_eq!(portable(&block), expected);
             #[cfg(target_arch = "x86_64")]
@@ -362,8 +370,28 @@ mod tests {
     #[test]
     fn skipping_equals_the_definition() {
         let pieces: [&str; 22] = [
-            "{", "}", "[", "]", "\"", "\\", "\\\"", "\"Max\": ", "NaN", "Infinity", "1e+38", "1e999", "-0.5", "\"-inf\"",
-            "\" nan\"", "\"input_args\"", ",", "\n   ", "\"\\\\\"", "true", "é", "\"x\"",
+            "{",
+            "}",
+            "[",
+            "]",
+            "\"",
+            "\\",
+            "\\\"",
+            "\"Max\": ",
+            "NaN",
+            "Infinity",
+            "1e+38",
+            "1e999",
+            "-0.5",
+            "\"-inf\"",
+            "\" nan\"",
+            "\"input_args\"",
+            ",",
+            "\n   ",
+            "\"\\\\\"",
+            "true",
+            "é",
+            "\"x\"",
         ];
         let mut dice = Dice(3);
         for round in 0..4000 {

@@ -509,7 +509,9 @@ impl<'a> Builder<'a> {
     /// thing is a register.
     fn look_for_statistics(&mut self) -> bool {
         for entry in &self.index.entries {
-            let Ok(op) = parse_op(entry.body(self.bytes), true) else { continue };
+            let Ok(op) = parse_op(entry.body(self.bytes), true) else {
+                continue;
+            };
             let judged = |a: &Argument| matches!(&a.value, Value::Tensor(t) if t.has_statistics());
             if op.arguments.iter().any(judged) {
                 self.has_statistics = true;
@@ -613,7 +615,9 @@ impl<'a> Builder<'a> {
         let mut outside: Vec<(&TensorStat, String, bool, Meaning)> = Vec::new();
         let mut read: Vec<(u32, Link)> = Vec::new();
         for argument in bad_inputs {
-            let Value::Tensor(t) = &argument.value else { continue };
+            let Value::Tensor(t) = &argument.value else {
+                continue;
+            };
             let is_parameter = argument.slot.field == Field::Parameters || rules.names(Is::Parameters, argument);
             if let Some((id, link)) = self.values.find(t, is_parameter) {
                 let seen = *self.values.get(id);
@@ -792,7 +796,9 @@ impl<'a> Builder<'a> {
     /// `x[...] = value`: the dump shows no output, so the next reader of a bad value of that shape reads this one's.
     fn write_unseen(&mut self, op: &Op<'a>, rules: &OperatorRules, id: NodeId) {
         for argument in &op.arguments {
-            let Value::Tensor(t) = &argument.value else { continue };
+            let Value::Tensor(t) = &argument.value else {
+                continue;
+            };
             if argument.slot.field.is_input() && rules.names(Is::WritesUnseen, argument) {
                 // Its statistics after the call are not in the dump; NaN in all of them is what a NaN leaves.
                 let nan = Some(f64::NAN);
@@ -808,7 +814,16 @@ impl<'a> Builder<'a> {
 
     /// Seeds of harm (rule 6).
     #[allow(clippy::too_many_arguments)]
-    fn seed(&mut self, i: u32, name: &OpName, rules: &OperatorRules, id: NodeId, judgement: Judgement, out: Kinds, outputs: &[&TensorStat]) {
+    fn seed(
+        &mut self,
+        i: u32,
+        name: &OpName,
+        rules: &OperatorRules,
+        id: NodeId,
+        judgement: Judgement,
+        out: Kinds,
+        outputs: &[&TensorStat],
+    ) {
         let module = module_key(name);
         if name.direction == Direction::ParametersGrad {
             let before = self.backwards.get(&module).or_else(|| self.module_forwards.get(&module)).copied();
@@ -819,8 +834,7 @@ impl<'a> Builder<'a> {
         if name.is_module() && (self.graph.node(id).real || self.graph.node(id).role == Role::Unexplained) {
             if name.direction == Direction::Backward {
                 self.backwards.insert(module, id);
-                let waiting: Vec<NodeId> =
-                    self.gradients.iter().filter(|g| g.0 == module).map(|g| g.1).collect();
+                let waiting: Vec<NodeId> = self.gradients.iter().filter(|g| g.0 == module).map(|g| g.1).collect();
                 self.gradients.retain(|g| g.0 != module);
                 for gradient in waiting {
                     self.graph.adopt(id, gradient);
@@ -874,7 +888,9 @@ impl<'a> Builder<'a> {
         let in_span = |graph: &Graph, id: NodeId| graph.node(id).op >= start && graph.node(id).op < i;
         let mut found = None;
         for t in bad_outputs {
-            let Some((id, Link::Exact)) = self.values.find(t, false) else { continue };
+            let Some((id, Link::Exact)) = self.values.find(t, false) else {
+                continue;
+            };
             let seen = *self.values.get(id);
             if !in_span(&self.graph, seen.node) {
                 continue;
@@ -929,7 +945,9 @@ impl<'a> Builder<'a> {
     // --- one communication op -------------------------------------------------------------------------------------
 
     fn communicate(&mut self, i: u32, name: &OpName, op: &Op<'a>) {
-        let Some(row) = self.rules.communication(name) else { return };
+        let Some(row) = self.rules.communication(name) else {
+            return;
+        };
         let mut state = OpState::Clean;
         for exchange in exchanges(op, i, name, row) {
             let got = self.exchange(i, exchange);
@@ -979,7 +997,11 @@ impl<'a> Builder<'a> {
             }
             let in_batch = self.classes.get(outer.op as usize).is_some()
                 && self.index.entries[outer.op as usize].name(self.bytes).windows(5).any(|w| w == b"batch");
-            if in_batch && outer.op < inner.op && !outer.superseded && (&outer.api, outer.peer) == (&inner.api, inner.peer) {
+            if in_batch
+                && outer.op < inner.op
+                && !outer.superseded
+                && (&outer.api, outer.peer) == (&inner.api, inner.peer)
+            {
                 outer.superseded = true;
                 return;
             }
@@ -1027,7 +1049,10 @@ impl<'a> Builder<'a> {
             let id = self.graph.add(node);
             self.slots.insert(id, slot.clone());
             self.shapes.insert(id, Shapes { bad_in: Some(shape_of(t)), bad_out: None });
-            self.values.enter(t, provenance::Entry { node: id, meaning: Meaning::Real, near: true, from_communication: false });
+            self.values.enter(
+                t,
+                provenance::Entry { node: id, meaning: Meaning::Real, near: true, from_communication: false },
+            );
             self.given.push((event, id));
         }
         Some(side)
@@ -1095,7 +1120,9 @@ impl<'a> Builder<'a> {
         let mut bad_shapes: Vec<(String, Vec<i64>)> = Vec::new();
         if self.modules_only {
             for id in 0..self.graph.nodes.len() as NodeId {
-                let Some(shape) = self.shapes.get(&id).and_then(|s| s.bad_out.clone()) else { continue };
+                let Some(shape) = self.shapes.get(&id).and_then(|s| s.bad_out.clone()) else {
+                    continue;
+                };
                 if bad_shapes.len() < HEALED_KEPT && !bad_shapes.contains(&shape) {
                     bad_shapes.push(shape);
                 }
@@ -1127,7 +1154,11 @@ impl<'a> Builder<'a> {
             bytes: self.bytes.len() as u64,
             completeness,
             has_statistics: self.has_statistics,
-            has_modules: self.index.entries.iter().any(|e| e.name(self.bytes).starts_with(b"Module.") || e.name(self.bytes).starts_with(b"Cell.")),
+            has_modules: self
+                .index
+                .entries
+                .iter()
+                .any(|e| e.name(self.bytes).starts_with(b"Module.") || e.name(self.bytes).starts_with(b"Cell.")),
             problem,
             notes: self.notes.clone(),
             counts: self.counts,
@@ -1160,13 +1191,12 @@ impl<'a> Builder<'a> {
         for (module, id, before) in open {
             let op = self.graph.node(id).op;
             let earlier = || {
-                self.graph.nodes[..id as usize].iter().rposition(|n| {
-                    n.real && n.op < op && self.classes[n.op as usize] == Class::Backward
-                })
+                self.graph.nodes[..id as usize]
+                    .iter()
+                    .rposition(|n| n.real && n.op < op && self.classes[n.op as usize] == Class::Backward)
             };
-            let parent = before.or_else(|| {
-                if recorded.contains_key(&module) { None } else { earlier().map(|n| n as NodeId) }
-            });
+            let parent =
+                before.or_else(|| if recorded.contains_key(&module) { None } else { earlier().map(|n| n as NodeId) });
             match parent {
                 Some(parent) => self.graph.adopt(parent, id),
                 None => self.graph.node_mut(id).role = Role::Parameter,
@@ -1185,16 +1215,27 @@ impl<'a> Builder<'a> {
                 Completeness::Cut,
                 problem(Some(at), format!("the file ends early; {ops} complete ops before it were used")),
             ),
+            Ending::Damaged(0, _) if self.bytes.starts_with(b"[\"") => (
+                Completeness::Damaged,
+                problem(
+                    Some(0),
+                    "expected an msProbe dump.json, found a list: ptdbg's old .pkl dumps are not supported".to_owned(),
+                ),
+            ),
             Ending::Damaged(at, expected) => {
                 let found = self.bytes.get(at).map_or_else(|| "the end".to_owned(), |b| byte_name(*b));
                 (
                     Completeness::Damaged,
-                    problem(Some(at), format!("expected {expected}, found {found}; {ops} complete ops before it were used")),
+                    problem(
+                        Some(at),
+                        format!("expected {expected}, found {found}; {ops} complete ops before it were used"),
+                    ),
                 )
             }
-            Ending::Complete if !self.index.has_data => {
-                (Completeness::Damaged, problem(Some(0), "expected an msProbe dump, found JSON without a \"data\" object".to_owned()))
-            }
+            Ending::Complete if !self.index.has_data => (
+                Completeness::Damaged,
+                problem(Some(0), "expected an msProbe dump, found JSON without a \"data\" object".to_owned()),
+            ),
             Ending::Complete if ops == 0 => (Completeness::Empty, problem(None, "the dump holds no op".to_owned())),
             Ending::Complete if self.index.ascii => (Completeness::Complete, None),
             Ending::Complete => match std::str::from_utf8(self.bytes) {
@@ -1203,7 +1244,10 @@ impl<'a> Builder<'a> {
                     let at = error.valid_up_to();
                     (
                         Completeness::Damaged,
-                        problem(Some(at), format!("expected UTF-8, found {}; all {ops} ops were used", byte_name(self.bytes[at]))),
+                        problem(
+                            Some(at),
+                            format!("expected UTF-8, found {}; all {ops} ops were used", byte_name(self.bytes[at])),
+                        ),
                     )
                 }
             },
@@ -1255,8 +1299,14 @@ impl<'a> Builder<'a> {
             }
             let received = matches!(node.role, Role::Received(_));
             let kept = received
-                || (node.harm && { harmful += 1; harmful <= MARKS_KEPT })
-                || (!node.harm && { healed += 1; healed <= HEALED_KEPT });
+                || (node.harm && {
+                    harmful += 1;
+                    harmful <= MARKS_KEPT
+                })
+                || (!node.harm && {
+                    healed += 1;
+                    healed <= HEALED_KEPT
+                });
             if !kept {
                 omitted += 1;
                 continue;
@@ -1373,7 +1423,9 @@ impl<'a> Builder<'a> {
     /// Rule 8: an asynchronous receive is visible where its value is first read. Only matters, and is only looked
     /// for, on ranks with roots of their own behind the call.
     fn find_readers(&mut self, marks: &[Mark]) {
-        let Some(until) = marks.iter().filter(|m| m.cause != Cause::Received).map(|m| m.at.op).max() else { return };
+        let Some(until) = marks.iter().filter(|m| m.cause != Cause::Received).map(|m| m.at.op).max() else {
+            return;
+        };
         let mut waiting: FxHashMap<u64, Vec<usize>> = FxHashMap::default();
         let mut at = 0;
         for i in 0..=until {
@@ -1382,10 +1434,14 @@ impl<'a> Builder<'a> {
             if waiting.is_empty() && !starts_here {
                 continue;
             }
-            let Ok(op) = parse_op(entry.body(self.bytes), false) else { continue };
+            let Ok(op) = parse_op(entry.body(self.bytes), false) else {
+                continue;
+            };
             if !waiting.is_empty() {
                 for argument in op.arguments.iter().filter(|a| a.slot.field.is_input()) {
-                    let Value::Tensor(t) = &argument.value else { continue };
+                    let Value::Tensor(t) = &argument.value else {
+                        continue;
+                    };
                     for event in waiting.remove(&provenance::identity(t)).unwrap_or_default() {
                         self.events[event].visible_at.get_or_insert(i);
                     }

@@ -102,13 +102,20 @@ fn analyze(
 /// Traces one rank of the step at `index`: the trace as JSON, and the outputs of its candidates as JSON text.
 #[pyfunction]
 #[pyo3(signature = (path, index, rank, *, rules=None))]
-fn trace(py: Python<'_>, path: PathBuf, index: usize, rank: Rank, rules: Option<PathBuf>) -> PyResult<(String, Vec<String>)> {
+fn trace(
+    py: Python<'_>,
+    path: PathBuf,
+    index: usize,
+    rank: Rank,
+    rules: Option<PathBuf>,
+) -> PyResult<(String, Vec<String>)> {
     let options = options(None, rules, None, true)?;
     let all = steps(&path)?;
     let step = all.get(index).ok_or_else(|| pyo3::exceptions::PyIndexError::new_err("no such step"))?;
-    let source = step.ranks.iter().find(|r| r.rank == rank).ok_or_else(|| {
-        pyo3::exceptions::PyKeyError::new_err(format!("no rank {rank} in {}", step.path.display()))
-    })?;
+    let source =
+        step.ranks.iter().find(|r| r.rank == rank).ok_or_else(|| {
+            pyo3::exceptions::PyKeyError::new_err(format!("no rank {rank} in {}", step.path.display()))
+        })?;
     let traced = interruptible(py, || (), || ovf_core::trace(source, &options))?.map_err(error::to_python)?;
     let outputs = traced.anomalies.iter().map(|a| a.output.clone()).collect();
     let text = serde_json::to_string(&traced).map_err(|e| OvfError::new_err(e.to_string()))?;

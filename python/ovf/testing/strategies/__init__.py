@@ -20,9 +20,7 @@ from __future__ import annotations
 try:
     from hypothesis import strategies as st
 except ImportError as error:
-    raise ImportError(
-        'ovf.testing.strategies needs Hypothesis: pip install "ovf-npu[testing]"'
-    ) from error
+    raise ImportError('ovf.testing.strategies needs Hypothesis: pip install "ovf-npu[testing]"') from error
 
 from ovf.testing.encoding import Encoding
 from ovf.testing.layout import Layout

@@ -188,18 +188,14 @@ def _masking_op(draw: DrawFn, number: int, taken: TensorStat) -> Op:
 @st.composite
 def _flowing_op(draw: DrawFn, number: int, taken: TensorStat) -> Op:
     """Draw an op that reads an earlier value, named in any grammar."""
-    plain = draw(
-        ops(st.builds("{}.{}.{}.forward".format, _PREFIXES, _IDENTIFIERS, st.just(number)))
-    )
+    plain = draw(ops(st.builds("{}.{}.{}.forward".format, _PREFIXES, _IDENTIFIERS, st.just(number))))
     body = dict(plain.body)
     body["input_args"] = [taken, *draw(st.lists(nested_values(), max_size=1))]
     return plain._replace(body=body)
 
 
 @st.composite
-def single_rank_dumps(
-    draw: DrawFn, max_ops: int = 12, *, encoded: SearchStrategy[Encoding] | None = None
-) -> Step:
+def single_rank_dumps(draw: DrawFn, max_ops: int = 12, *, encoded: SearchStrategy[Encoding] | None = None) -> Step:
     """Draw the dump of one rank: well-formed ops in any order, with values that flow.
 
     What the first overflow is, only an analysis can tell: `truth` says nothing here.

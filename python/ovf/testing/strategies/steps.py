@@ -106,9 +106,7 @@ def faults(draw: DrawFn, training: Training) -> Fault:
 
 
 @st.composite
-def trainings(
-    draw: DrawFn, layout: Layout, *, min_faults: int = 0, max_faults: int = 2
-) -> Training:
+def trainings(draw: DrawFn, layout: Layout, *, min_faults: int = 0, max_faults: int = 2) -> Training:
     """Draw a small training step over a layout.
 
     Args:
