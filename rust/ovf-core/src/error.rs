@@ -82,6 +82,7 @@ impl Error {
     }
 
     /// From an operating-system error.
+    #[must_use]
     pub fn io(path: &Path, error: &std::io::Error) -> Self {
         let kind = if error.kind() == std::io::ErrorKind::NotFound {
             ErrorKind::NotFound

@@ -122,7 +122,7 @@ pub fn analyze(step: &Step, options: &Options, progress: &Progress) -> Result<Re
         }
         let matching = match_communications(&timelines);
         let ordering = order(&timelines, &matching);
-        let (mut report, located) = verdict::assemble(facts, &timelines, &matching, &ordering);
+        let (mut report, located) = verdict::assemble(&facts, &timelines, &matching, &ordering);
         detail::fill(&mut report.findings, &located, &kept, &options.rules, options.map);
         report.first = report.findings.first().cloned();
         Ok(report)

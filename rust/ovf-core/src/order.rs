@@ -21,8 +21,6 @@
 
 use std::collections::VecDeque;
 
-use serde::Serialize;
-
 use crate::collective::{Match, MatchState, Matching};
 use crate::op::{Kinds, Rank};
 use crate::rules::Flow;
@@ -175,7 +173,7 @@ pub fn order(timelines: &[Timeline], matching: &Matching) -> Ordering {
 
 /// Whether this member's data flows into the communication, and whether data flows out to it.
 #[must_use]
-pub fn sides(entry: &Match, rank: Rank, flow: Flow) -> (bool, bool) {
+pub(crate) fn sides(entry: &Match, rank: Rank, flow: Flow) -> (bool, bool) {
     match flow {
         Flow::All | Flow::Batch => (true, true),
         Flow::FromRoot => (entry.root == Some(rank), entry.root != Some(rank)),

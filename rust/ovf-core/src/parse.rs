@@ -10,7 +10,7 @@ use crate::op::{Argument, Field, GroupRef, Op, P2pRef, Segment, Slot, TensorStat
 use crate::token::{Cursor, Read, Stop, number, quoted_number};
 
 /// Deepest nesting that is searched.
-pub const MAX_DEPTH: usize = 1024;
+pub(crate) const MAX_DEPTH: usize = 1024;
 
 /// Reads the record `body`. `recorded` says that unknown keys are values themselves (`parameters_grad`, debug).
 ///

@@ -50,10 +50,7 @@ pub(crate) struct Seen {
     pub(crate) meaning: Meaning,
     pub(crate) kinds: Kinds,
     live: bool,
-    /// Whether [`Link::Near`] may end here.
-    near: bool,
     read: bool,
-    from_communication: bool,
 }
 
 /// How a value is entered.
@@ -61,6 +58,7 @@ pub(crate) struct Seen {
 pub(crate) struct Entry {
     pub(crate) node: NodeId,
     pub(crate) meaning: Meaning,
+    /// Whether [`Link::Near`] may end here.
     pub(crate) near: bool,
     pub(crate) from_communication: bool,
 }
@@ -118,15 +116,7 @@ impl Values {
     /// Enters a written value.
     pub(crate) fn enter(&mut self, t: &TensorStat, entry: Entry) {
         let id = self.seen.len() as u32;
-        self.seen.push(Seen {
-            node: entry.node,
-            meaning: entry.meaning,
-            kinds: t.kinds(),
-            live: true,
-            near: entry.near,
-            read: false,
-            from_communication: entry.from_communication,
-        });
+        self.seen.push(Seen { node: entry.node, meaning: entry.meaning, kinds: t.kinds(), live: true, read: false });
         self.exact.insert(exact_key(t), id);
         self.same_count.insert(count_key(t), id);
         if let Some(key) = statistics_key(t) {

@@ -257,10 +257,12 @@ impl Bytes {
         if meta.is_dir() {
             return Err(Error::new(ErrorKind::Io(None), path, "is a folder, expected a file"));
         }
-        if map && meta.is_file() && len >= MAP_FROM {
-            if let Some(mapped) = map_file(&file) {
-                return Ok(Self { inner: Inner::Mapped(mapped), path: path.to_path_buf(), len });
-            }
+        if map
+            && meta.is_file()
+            && len >= MAP_FROM
+            && let Some(mapped) = map_file(&file)
+        {
+            return Ok(Self { inner: Inner::Mapped(mapped), path: path.to_path_buf(), len });
         }
         let mut bytes = Vec::new();
         bytes.try_reserve(len as usize).map_err(|_| Error::new(ErrorKind::Io(None), path, "does not fit in memory"))?;

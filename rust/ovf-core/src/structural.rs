@@ -20,6 +20,9 @@
 //! The masks are made by one of several engines, chosen once by what the processor can do; tests prove that all agree
 //! with the byte-by-byte definition.
 
+// PERF: the loop must be compiled into each engine with that engine's instructions.
+#![allow(clippy::inline_always)]
+
 /// Where a container ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Skipped {
@@ -70,12 +73,11 @@ fn skip_with(bytes: &[u8], start: usize, masks_of: impl Fn(&[u8; BLOCK]) -> Mask
     let mut high = 0;
     while at < bytes.len() {
         let mut padded = [b' '; BLOCK];
-        let block: &[u8; BLOCK] = match bytes.get(at..at + BLOCK) {
-            Some(whole) => whole.try_into().unwrap_or(&padded),
-            None => {
-                padded[..bytes.len() - at].copy_from_slice(&bytes[at..]);
-                &padded
-            }
+        let block: &[u8; BLOCK] = if let Some(whole) = bytes.get(at..at + BLOCK) {
+            whole.try_into().unwrap_or(&padded)
+        } else {
+            padded[..bytes.len() - at].copy_from_slice(&bytes[at..]);
+            &padded
         };
         let m = masks_of(block);
         let quote = if m.backslash == 0 && escaped_before == 0 {
@@ -250,6 +252,7 @@ mod avx2 {
     #[target_feature(enable = "avx2")]
     pub(super) unsafe fn masks(block: &[u8; BLOCK]) -> Masks {
         // SAFETY: both halves lie within the 64 bytes; the loads are unaligned ones.
+        #[allow(clippy::cast_ptr_alignment)]
         let (low, high) = unsafe {
             let start = block.as_ptr().cast::<__m256i>();
             (_mm256_loadu_si256(start), _mm256_loadu_si256(start.add(1)))

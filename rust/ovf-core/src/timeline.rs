@@ -12,7 +12,7 @@
 use std::borrow::Cow;
 use std::rc::Rc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use serde::{Deserialize, Serialize};
 
 use crate::classify::{Evidence, Judgement, OpState, judge};
@@ -297,7 +297,7 @@ pub struct Timeline {
 }
 
 /// Version of [`Timeline`]'s shape.
-pub const TIMELINE_VERSION: u32 = 1;
+pub(crate) const TIMELINE_VERSION: u32 = 1;
 
 /// Class of an entry by the end of its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -960,13 +960,11 @@ impl<'a> Builder<'a> {
 
     fn exchange(&mut self, i: u32, exchange: Exchange) -> OpState {
         let Exchange { mut communication, group, contributed, received } = exchange;
-        communication.group = match self.groups.iter().position(|g| *g == group) {
-            Some(known) => known as u32,
-            None => {
-                self.groups.push(group);
-                self.groups.len() as u32 - 1
-            }
-        };
+        let known = self.groups.iter().position(|g| *g == group);
+        communication.group = known.unwrap_or(self.groups.len()) as u32;
+        if known.is_none() {
+            self.groups.push(group);
+        }
         let event = self.events.len() as u32;
         self.supersede(&communication);
         let point_to_point = matches!(communication.flow, crate::rules::Flow::Send | crate::rules::Flow::Recv);
@@ -1182,10 +1180,10 @@ impl<'a> Builder<'a> {
         if open.is_empty() {
             return;
         }
-        let mut recorded: FxHashMap<u64, ()> = FxHashMap::default();
+        let mut recorded: FxHashSet<u64> = FxHashSet::default();
         for (i, class) in self.classes.iter().enumerate() {
             if *class == Class::Backward {
-                recorded.insert(module_key(&OpName::parse(&self.name(i as u32))), ());
+                recorded.insert(module_key(&OpName::parse(&self.name(i as u32))));
             }
         }
         for (module, id, before) in open {
@@ -1196,7 +1194,7 @@ impl<'a> Builder<'a> {
                     .rposition(|n| n.real && n.op < op && self.classes[n.op as usize] == Class::Backward)
             };
             let parent =
-                before.or_else(|| if recorded.contains_key(&module) { None } else { earlier().map(|n| n as NodeId) });
+                before.or_else(|| if recorded.contains(&module) { None } else { earlier().map(|n| n as NodeId) });
             match parent {
                 Some(parent) => self.graph.adopt(parent, id),
                 None => self.graph.node_mut(id).role = Role::Parameter,

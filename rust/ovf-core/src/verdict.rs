@@ -9,7 +9,7 @@
 //! communication): 0 a bad weight or batch that is itself visible; 1 an op; 2 a module that may hide a communication;
 //! 3 a bad input that another rank's origin probably sent.
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::collective::{Match, MatchState, Matching};
 use crate::op::{Kinds, Rank};
@@ -56,7 +56,7 @@ struct Assembler<'t> {
 }
 
 pub(crate) fn assemble(
-    step: StepFacts,
+    step: &StepFacts,
     timelines: &[Timeline],
     matching: &Matching,
     ordering: &Ordering,
@@ -153,10 +153,8 @@ impl Assembler<'_> {
 
     fn before(&self, t: u32, m: u32) -> Before {
         let timeline = &self.timelines[t as usize];
-        let event = match self.ordering.demoted_by[t as usize][m as usize].or(timeline.marks[m as usize].event) {
-            Some(event) => event,
-            None => return Before::Nothing,
-        };
+        let event = self.ordering.demoted_by[t as usize][m as usize].or(timeline.marks[m as usize].event);
+        let Some(event) = event else { return Before::Nothing };
         match self.ordering.receipts[t as usize][event as usize] {
             Receipt::Origin(c) | Receipt::Entered(c) => Before::Candidate(c),
             Receipt::Propagated(gt, ge) => {
@@ -199,14 +197,9 @@ impl Assembler<'_> {
                 let mut others = explained_at.iter().filter(|(_, at)| *at != t).peekable();
                 others.peek().is_some() && !others.all(|&(o, _)| self.ordering.candidates[o].before.contains(i))
             };
+            let if_sent = |class: u8| if elsewhere() { 3 } else { class };
             match self.mark(c) {
-                None if matches!(c.source, Source::Missing(..)) => {
-                    if elsewhere() {
-                        3
-                    } else {
-                        1
-                    }
-                }
+                None if matches!(c.source, Source::Missing(..)) => if_sent(1),
                 None => 1,
                 Some(m) => match m.cause {
                     Cause::Parameter => u8::from(!self.hidden_order || m.slot.is_none()),
@@ -217,15 +210,9 @@ impl Assembler<'_> {
                                 .enumerate()
                                 .any(|(o, other)| o as u32 != t && other.bad_shapes.contains(shape))
                         });
-                        if elsewhere() || sent { 3 } else { u8::from(!self.hidden_order) }
+                        if sent { 3 } else { if_sent(u8::from(!self.hidden_order)) }
                     }
-                    Cause::Unrecorded => {
-                        if elsewhere() {
-                            3
-                        } else {
-                            1
-                        }
-                    }
+                    Cause::Unrecorded => if_sent(1),
                     _ if m.container && silent => 2,
                     _ => 1,
                 },
@@ -256,14 +243,12 @@ impl Assembler<'_> {
     }
 
     fn phase(&self, c: &Candidate) -> Phase {
-        match self.mark(c) {
-            Some(m) => m.phase,
-            None => {
-                let (t, op) = self.place(c);
-                let received = |m: &&Mark| m.at.op == op;
-                self.timelines[t as usize].marks.iter().find(received).map_or(Phase::Forward, |m| m.phase)
-            }
+        if let Some(mark) = self.mark(c) {
+            return mark.phase;
         }
+        let (t, op) = self.place(c);
+        let received = |m: &&Mark| m.at.op == op;
+        self.timelines[t as usize].marks.iter().find(received).map_or(Phase::Forward, |m| m.phase)
     }
 
     fn ranked(&self) -> Vec<usize> {
@@ -435,7 +420,7 @@ impl Assembler<'_> {
         merged
     }
 
-    fn report(&self, step: StepFacts, ranked: &[usize]) -> (Report, Vec<Located>) {
+    fn report(&self, step: &StepFacts, ranked: &[usize]) -> (Report, Vec<Located>) {
         let merged = self.merge_shared(ranked);
         let first = ranked.first().copied().unwrap_or(usize::MAX);
         let mut findings = Vec::new();
@@ -467,7 +452,7 @@ impl Assembler<'_> {
             (true, false) => Verdict::NoEvidence,
         };
         let (communications, communications_omitted) = self.communications();
-        let missing = self.missing_ranks(&step);
+        let missing = self.missing_ranks(step);
         let mut unreadable = step.unreadable.clone();
         unreadable.sort_by_key(|u| u.rank);
         let silent = self.timelines.iter().any(|t| !t.has_statistics && t.completeness == Completeness::Complete);
@@ -482,7 +467,7 @@ impl Assembler<'_> {
             spread: (!findings.is_empty()).then(|| self.spread(first)),
             findings,
             findings_omitted: omitted + merged.len().saturating_sub(FINDINGS_LISTED) as u32,
-            notes: self.notes(&step, &missing),
+            notes: self.notes(step, &missing),
             ranks: self.ranks(first),
             communications,
             communications_omitted,
@@ -499,7 +484,7 @@ impl Assembler<'_> {
     /// of the ranks that got it. The first place with the strongest symptom ends the path.
     fn path(&self, first: usize) -> Vec<PathStep> {
         let starts = self.starts(first);
-        let mut from: FxHashMap<(u32, u32), Option<(u32, u32, u32, u32)>> = FxHashMap::default();
+        let mut from: FxHashMap<(u32, u32), Option<Arrival>> = FxHashMap::default();
         let mut queue: Vec<(u32, u32)> = Vec::new();
         for start in starts {
             from.insert(start, None);
@@ -634,7 +619,7 @@ impl Assembler<'_> {
         let mut reached: Vec<u32> = self.starts(first).iter().map(|s| s.0).collect();
         let mut hops: Vec<Hop> = Vec::new();
         let mut queue = self.starts(first);
-        let mut seen: FxHashMap<(u32, u32), ()> = queue.iter().map(|&q| (q, ())).collect();
+        let mut seen: FxHashSet<(u32, u32)> = queue.iter().copied().collect();
         let given = self.given_by_mark();
         let mut at = 0;
         while at < queue.len() {
@@ -647,7 +632,7 @@ impl Assembler<'_> {
                     else {
                         continue;
                     };
-                    if seen.insert((gt, mark), ()).is_none() {
+                    if seen.insert((gt, mark)) {
                         queue.push((gt, mark));
                     }
                     if !reached.contains(&gt) {
@@ -956,6 +941,9 @@ impl Assembler<'_> {
         notes
     }
 }
+
+/// How a value came to a rank: giver's timeline and mark, its event, the getter's event.
+type Arrival = (u32, u32, u32, u32);
 
 enum Before {
     Candidate(usize),

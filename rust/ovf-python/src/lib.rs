@@ -1,9 +1,12 @@
 //! The extension module `ovf._core`: extract, detach, wrap. All work is in `ovf-core`; reports cross as JSON text.
 
+// Python's arguments arrive owned.
+#![allow(clippy::needless_pass_by_value)]
+
 mod error;
 mod progress;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ovf_core::{Options, Rank, Rules, Step};
@@ -36,7 +39,7 @@ fn options(ranks: Option<Vec<Rank>>, rules: Option<PathBuf>, threads: Option<usi
     Ok(Options { rules, ranks, threads, map })
 }
 
-fn steps(path: &PathBuf) -> PyResult<Vec<Step>> {
+fn steps(path: &Path) -> PyResult<Vec<Step>> {
     ovf_core::discover(path).map_err(error::to_python)
 }
 
@@ -64,9 +67,12 @@ fn interruptible<T: Send>(py: Python<'_>, cancel: impl Fn() + Sync, work: impl F
     })
 }
 
+/// Number, label, folder and ranks of a step.
+type StepRow = (Option<u64>, String, PathBuf, Vec<Rank>);
+
 /// Steps below `path`: number, label, folder, ranks.
 #[pyfunction]
-fn discover(path: PathBuf) -> PyResult<Vec<(Option<u64>, String, PathBuf, Vec<Rank>)>> {
+fn discover(path: PathBuf) -> PyResult<Vec<StepRow>> {
     Ok(steps(&path)?
         .into_iter()
         .map(|s| (s.number, s.label, s.path, s.ranks.iter().map(|r| r.rank).collect()))
