@@ -14,23 +14,29 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import rich_click as click
-from rich.console import Console
-
 import ovf
-from ovf.report import write_new
+
+# rich-click and rich take longer to import than most dumps to read; only help and the screen for people need them.
+if TYPE_CHECKING or len(sys.argv) < 2 or {"-h", "--help"} & set(sys.argv):  # noqa: PLR2004 - no argument at all
+    import rich_click as click
+
+    click.rich_click.TEXT_MARKUP = "markdown"
+else:
+    import click
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from rich.console import Console
 
     from ovf.report import Report
 
 _USAGE = 2
 _INTERRUPTED = 130
-click.rich_click.TEXT_MARKUP = "markdown"
+_Group: type[click.Group] = getattr(click, "RichGroup", click.Group)
 
 
-class _Lazy(click.RichGroup):
+class _Lazy(_Group):  # type: ignore[misc,valid-type]  # the class depends on what is imported
     """A group whose `npu` part is imported only when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -222,6 +228,8 @@ def _print(report: Report, form: str, *, seconds: float, top: int, verbose: bool
 
 
 def _console(color: str = "auto") -> Console:
+    from rich.console import Console  # noqa: PLC0415 - only for the screen
+
     if color == "always":
         return Console(force_terminal=True, color_system="standard")
     if color == "never":
@@ -240,11 +248,19 @@ def _write_file(report: Report, form: str, path: Path, dump: Path, *, seconds: f
     else:
         import io  # noqa: PLC0415 - only for this form
 
+        from rich.console import Console  # noqa: PLC0415 - only for this form
+
         from ovf.render.text import render  # noqa: PLC0415 - only for this form
 
         buffer = io.StringIO()
         render(report, Console(file=buffer, width=160), seconds=seconds, top=top, verbose=verbose)
         text = buffer.getvalue()
+    _write_new(path, text, dump)
+
+
+def _write_new(path: Path, text: str, dump: Path) -> None:
+    from ovf.report import write_new  # noqa: PLC0415 - the core is not needed for --help
+
     write_new(path, text, dump)
 
 
@@ -267,6 +283,7 @@ def _progress(*, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
     if quiet or not sys.stderr.isatty():
         yield None
         return
+    from rich.console import Console  # noqa: PLC0415 - only on a terminal
     from rich.progress import (  # noqa: PLC0415 - only on a terminal
         BarColumn,
         DownloadColumn,
@@ -373,7 +390,7 @@ def _json_out(data: dict[str, Any], folder: Path | None, name: str, dump: Path) 
         return
     target = folder if folder.suffix == ".json" else folder / name
     target.parent.mkdir(parents=True, exist_ok=True)
-    write_new(target, text, dump)
+    _write_new(target, text, dump)
     click.echo(f"wrote {target}")
 
 

@@ -34,6 +34,8 @@ pub(crate) struct StepFacts {
     pub(crate) label: String,
     pub(crate) notes: Vec<String>,
     pub(crate) unreadable: Vec<Unreadable>,
+    /// The user chose the ranks: those left out are no missing evidence.
+    pub(crate) chosen: bool,
 }
 
 /// A finding with where its details stand.
@@ -459,7 +461,7 @@ impl Assembler<'_> {
         let report = Report {
             schema_version: SCHEMA_VERSION,
             verdict,
-            incomplete: !unreadable.is_empty() || !missing.is_empty() || silent,
+            incomplete: !unreadable.is_empty() || (!missing.is_empty() && !step.chosen) || silent,
             step: step.number,
             step_label: step.label.clone(),
             first: findings.first().cloned(),
@@ -794,7 +796,7 @@ impl Assembler<'_> {
         let mut missing: Vec<Rank> =
             self.matching.world.iter().copied().filter(|r| known.binary_search(r).is_err()).collect();
         // A lone rank folder says nothing of how many there were.
-        if self.timelines.len() > 1 {
+        if self.timelines.len() > 1 && !step.chosen {
             let top = known.last().copied().unwrap_or(0).min(1 << 20);
             missing.extend((0..top).filter(|r| known.binary_search(r).is_err()));
         }
@@ -814,7 +816,7 @@ impl Assembler<'_> {
         if !missing.is_empty() {
             note(
                 "missing_ranks",
-                format!("{} not dumped", ranks_text(missing)),
+                format!("{} {}", ranks_text(missing), if step.chosen { "not looked at" } else { "not dumped" }),
                 missing.to_vec(),
                 Vec::new(),
                 missing.len() as u64,
