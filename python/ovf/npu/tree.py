@@ -105,6 +105,10 @@ def write(tree: Tree, changes: list[Change]) -> None:
         for change in changes:
             target = tree.root / change.path
             kept = new = None
+            if change.after is not None and not target.parent.exists():
+                target.parent.mkdir()
+                # Runs last: a folder made for nothing is empty and goes again.
+                stack.callback(_remove_if_empty, target.parent)
             if change.before is not None:
                 kept = _beside(target, target.read_bytes(), stack)
                 shutil.copystat(target, kept)
@@ -120,6 +124,7 @@ def write(tree: Tree, changes: list[Change]) -> None:
                 done.append((target, kept))
                 if new is None:
                     target.unlink()
+                    stack.callback(_remove_if_empty, target.parent)
                 else:
                     new.replace(target)
         except BaseException:
@@ -129,6 +134,11 @@ def write(tree: Tree, changes: list[Change]) -> None:
                 else:
                     kept.replace(target)
             raise
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def _beside(target: Path, data: bytes, stack: contextlib.ExitStack) -> Path:

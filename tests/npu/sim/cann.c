@@ -86,6 +86,7 @@ typedef struct Stream {
 static struct {
   int inf_nan;
   int float_status;
+  int used;
 } devices[MAX_DEVICES];
 static _Thread_local int current_device = -1;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -157,6 +158,14 @@ int aclrtSetDevice(int32_t device) {
     return INVALID_PARAM;
   }
   current_device = device;
+  devices[device].used = 1;
+  return SUCCESS;
+}
+int aclrtGetPrimaryCtxState(int32_t device, uint32_t *flags, int32_t *active) {
+  if (flags != NULL) {
+    *flags = 0;
+  }
+  *active = device >= 0 && device < MAX_DEVICES && devices[device].used;
   return SUCCESS;
 }
 int aclrtGetDevice(int32_t *device) {
