@@ -47,6 +47,7 @@ class _Process:
     covered: dict[int, Stream] = field(default_factory=dict)
     confirmed: set[tuple[int, int]] = field(default_factory=set)
     watching: bool = False
+    refused: str | None = None
 
 
 _process = _Process()
@@ -152,7 +153,7 @@ def enable(
         pointers: Handles of further streams, made outside torch_npu.
 
     Returns:
-        What was reached and what not. ``on`` is False, with a warning, where the rule forbids it: the variable is
+        What was reached and what not. ``on`` is False, with one warning, where the rule forbids it: the variable is
         not 1, or CANN is older than 9.1.0.
 
     Raises:
@@ -165,7 +166,9 @@ def enable(
         return Coverage(True, "saturation mode: torch_npu gives every stream the switch", tuple(reached))
     refusal = _refusal(force=force)
     if refusal is not None:
-        warnings.warn(f"the overflow switch stays off: {refusal}", RuntimeWarning, stacklevel=2)
+        if refusal != _process.refused:  # once a process, as the wheel's own log warning
+            _process.refused = refusal
+            warnings.warn(f"the overflow switch stays off: {refusal}", RuntimeWarning, stacklevel=2)
         return Coverage(False, refusal)
     if force:
         os.environ[VARIABLE] = "1"
