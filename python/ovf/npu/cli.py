@@ -164,18 +164,17 @@ def merge_probes_(*, folder: Path, clock_uncertainty: float | None, as_json: boo
 @click.option("--check", is_flag=True, help="Write nothing; exit 0 if ovf has patched the tree, 1 if not.")
 @click.option("--diff", is_flag=True, help="Write nothing; print the change as a unified diff.")
 @click.option("--revert", is_flag=True, help="Take the change out again, to the byte.")
-@click.option("--own-version-helper", is_flag=True, help="Bring a CANN version test along where the tree has none.")
-def patch(*, checkout: Path, check: bool, diff: bool, revert: bool, own_version_helper: bool) -> None:
+def patch(*, checkout: Path, check: bool, diff: bool, revert: bool) -> None:
     """Bring FORCE_OVERFLOW_CHECK into a torch_npu source tree.
 
     Finds the stream creation and the three Python functions by their structure, and adds the C++ and Python
-    gates, the API schema entry and the environment-variable page. Refuses with a reason, and leaves the tree
+    gates, a CANN version test of their own, the API schema entry and the environment-variable page. Refuses with a reason, and leaves the tree
     untouched, on any doubt. Running it again changes nothing.
     """
     if check and (diff or revert):
         raise click.UsageError("--check goes with neither --diff nor --revert")
     try:
-        made = plan_revert(checkout) if revert else plan(checkout, own_version_helper=own_version_helper)
+        made = plan_revert(checkout) if revert else plan(checkout)
         if not (check or diff):
             carry_out(checkout, made)
     except PatchRefusedError as error:

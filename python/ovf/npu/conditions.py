@@ -17,15 +17,8 @@ CONDITION = " and not is_force_overflow_check()"
 EXPORT = '"is_force_overflow_check", '
 IMPORT = "import os  # for FORCE_OVERFLOW_CHECK\n"
 
+#: The same rule as ForceOverflowCheckVersion.h, which says why it is not the tree's ``_is_gte_cann_version``.
 GATE = '''
-
-def is_force_overflow_check():
-    r"""Whether FORCE_OVERFLOW_CHECK=1 is set and CANN >= 9.1.0, so that new streams get the overflow switch."""
-    return os.environ.get("FORCE_OVERFLOW_CHECK", "0") == "1" and bool(_is_gte_cann_version("9.1.0"))
-'''
-
-#: For trees without ``_is_gte_cann_version``: the same rule as ForceOverflowCheckVersion.h.
-OWN_VERSION_GATE = '''
 
 def _is_cann_release_at_least_910():
     import ctypes
@@ -103,12 +96,11 @@ def _export(tree: ast.Module, offsets: _Offsets) -> list[Insertion]:
     return []
 
 
-def plan(text: str, *, own_version: bool) -> list[Insertion]:
+def plan(text: str) -> list[Insertion]:
     """Work out what to insert into utils.py.
 
     Args:
         text: The whole file, with ``\\n`` line ends.
-        own_version: Bring a version test along instead of using the tree's ``_is_gte_cann_version``.
 
     Returns:
         The insertions: the gate, its export, and one extra operand in each of the three conditions.
@@ -129,7 +121,7 @@ def plan(text: str, *, own_version: bool) -> list[Insertion]:
         insertions.append(Insertion(offsets.at(test.end_lineno, test.end_col_offset), CONDITION))
     sibling = _function(tree, "is_support_inf_nan")
     assert sibling.end_lineno is not None  # noqa: S101
-    insertions.append(Insertion(offsets.after_line(sibling.end_lineno), OWN_VERSION_GATE if own_version else GATE))
+    insertions.append(Insertion(offsets.after_line(sibling.end_lineno), GATE))
     imports = [alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names]
     if "os" not in imports:
         first = next(node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom)))
@@ -137,18 +129,8 @@ def plan(text: str, *, own_version: bool) -> list[Insertion]:
     return insertions
 
 
-def has_version_helper(text: str) -> bool:
-    """Tell whether utils.py defines or imports ``_is_gte_cann_version``."""
-    for node in ast.parse(text).body:
-        if isinstance(node, ast.FunctionDef) and node.name == "_is_gte_cann_version":
-            return True
-        if isinstance(node, ast.ImportFrom) and any(a.name == "_is_gte_cann_version" for a in node.names):
-            return True
-    return False
-
-
 def without(text: str) -> str:
     """Take out what :func:`plan` would have inserted."""
-    for inserted in (GATE, OWN_VERSION_GATE, IMPORT, EXPORT):
+    for inserted in (GATE, IMPORT, EXPORT):
         text = text.replace(inserted, "", 1)
     return text.replace(CONDITION, "", len(FUNCTIONS))

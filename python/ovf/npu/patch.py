@@ -18,9 +18,8 @@ from ovf.npu.call_site import StructureError, insert
 from ovf.npu.tree import Change, Tree, write
 
 CORE = "torch_npu/csrc/core/npu"
-VERSION_HELPER = f"{CORE}/GetCANNInfo.h"
 DECISION = f"{CORE}/ForceOverflowCheckDecision.h"
-OWN_VERSION = f"{CORE}/ForceOverflowCheckVersion.h"
+VERSION = f"{CORE}/ForceOverflowCheckVersion.h"
 
 
 class PatchRefusedError(Exception):
@@ -51,17 +50,9 @@ def _shipped(name: str) -> str:
     return (resources.files("ovf.npu") / "csrc" / name).read_text("utf-8")
 
 
-def _headers(*, own_version: bool) -> dict[str, str]:
+def _headers() -> dict[str, str]:
     """Give the headers by their place in the tree."""
-    gate = _shipped("ForceOverflowCheck.h")
-    headers = {DECISION: _shipped("ForceOverflowCheckDecision.h"), call_site.HEADER: gate}
-    if own_version:
-        headers[call_site.HEADER] = gate.replace("npu/GetCANNInfo.h", "npu/ForceOverflowCheckVersion.h").replace(
-            "IsGteCANNVersion(force_overflow_check::kMinCannVersion)",
-            "force_overflow_check::IsReleaseAtLeast910(force_overflow_check::QueryCannVersion())",
-        )
-        headers[OWN_VERSION] = _shipped("ForceOverflowCheckVersion.h")
-    return headers
+    return {path: _shipped(path.rpartition("/")[2]) for path in (DECISION, VERSION, call_site.HEADER)}
 
 
 def _required(tree: Tree, path: str) -> str:
@@ -89,16 +80,6 @@ def _indexes(tree: Tree) -> list[str]:
     return [path for path in named if pages.is_index(_required(tree, path))]
 
 
-def has_version_helper(tree: Tree) -> bool:
-    """Tell whether the tree can compare CANN versions in C++ and in Python."""
-    header = tree.read(VERSION_HELPER)
-    return (
-        header is not None
-        and "IsGteCANNVersion" in call_site.mask(header)
-        and conditions.has_version_helper(_required(tree, conditions.PATH))
-    )
-
-
 def state(tree: Tree) -> State:
     """Tell what the tree has of the feature.
 
@@ -117,13 +98,13 @@ def _named(path: str, error: StructureError) -> StructureError:
     return StructureError(f"{path}: {error}")
 
 
-def _edited(path: str, text: str, *, own_version: bool) -> str:
+def _edited(path: str, text: str) -> str:
     """Give one existing file as the change would leave it."""
     try:
         if path == call_site.PATH:
             return insert(text, call_site.plan(text))
         if path == conditions.PATH:
-            new = insert(text, conditions.plan(text, own_version=own_version))
+            new = insert(text, conditions.plan(text))
             ast.parse(new)
             return new
         if path == pages.SCHEMA:
@@ -133,7 +114,7 @@ def _edited(path: str, text: str, *, own_version: bool) -> str:
         raise _named(path, error) from error
 
 
-def _former(path: str, text: str, *, own_version: bool) -> str:
+def _former(path: str, text: str) -> str:
     """Give one changed file as it was, proven by making the change again.
 
     Raises:
@@ -149,45 +130,42 @@ def _former(path: str, text: str, *, own_version: bool) -> str:
         candidates = pages.index_without(text)
     for candidate in candidates:
         try:
-            if candidate != text and _edited(path, candidate, own_version=own_version) == text:
+            if candidate != text and _edited(path, candidate) == text:
                 return candidate
         except StructureError:
             continue
     raise StructureError(f"{path}: what was added has been edited or moved since")
 
 
-def _plan_absent(tree: Tree, *, own_version: bool) -> Plan:
+def _plan_absent(tree: Tree) -> Plan:
     notes = []
     changes = []
-    for path, text in _headers(own_version=own_version).items():
+    for path, text in _headers().items():
         if tree.read(path) is not None:
             raise StructureError(f"{path}: exists already")
         changes.append(Change(path, None, text))
     for path in (call_site.PATH, conditions.PATH):
         text = _required(tree, path)
-        changes.append(Change(path, text, _edited(path, text, own_version=own_version)))
+        changes.append(Change(path, text, _edited(path, text)))
     schema = tree.read(pages.SCHEMA)
     if schema is None:
         notes.append(f"no {pages.SCHEMA}: no API schema entry to add")
     else:
-        changes.append(Change(pages.SCHEMA, schema, _edited(pages.SCHEMA, schema, own_version=own_version)))
+        changes.append(Change(pages.SCHEMA, schema, _edited(pages.SCHEMA, schema)))
     for path, language in _page_places(tree).items():
         if tree.read(path) is not None:
             raise StructureError(f"{path}: exists already")
         changes.append(Change(path, None, pages.page(language)))
     for path in _indexes(tree):
         text = _required(tree, path)
-        changes.append(Change(path, text, _edited(path, text, own_version=own_version)))
-    if own_version:
-        notes.append("the tree has no CANN version helper: ovf's own (ForceOverflowCheckVersion.h) is brought along")
+        changes.append(Change(path, text, _edited(path, text)))
     return Plan(changes, notes)
 
 
 def _plan_patched(tree: Tree) -> Plan:
     """Work out the way back; that it exists proves that the tree carries the whole change."""
-    own_version = tree.read(OWN_VERSION) is not None
     changes = []
-    created = {**_headers(own_version=own_version), **{p: pages.page(lang) for p, lang in _page_places(tree).items()}}
+    created = {**_headers(), **{p: pages.page(lang) for p, lang in _page_places(tree).items()}}
     for path, text in created.items():
         found = tree.read(path)
         if found != text:
@@ -196,16 +174,15 @@ def _plan_patched(tree: Tree) -> Plan:
     for path in (call_site.PATH, conditions.PATH, pages.SCHEMA, *_indexes(tree)):
         now = tree.read(path)
         if now is not None:
-            changes.append(Change(path, now, _former(path, now, own_version=own_version)))
+            changes.append(Change(path, now, _former(path, now)))
     return Plan(changes)
 
 
-def plan(root: Path, *, own_version_helper: bool = False) -> Plan:
+def plan(root: Path) -> Plan:
     """Work out how to bring the feature into a tree.
 
     Args:
         root: Root of a torch_npu source tree.
-        own_version_helper: Bring a CANN version test along where the tree has none.
 
     Returns:
         The plan; without changes where ovf has patched the tree already.
@@ -221,18 +198,10 @@ def plan(root: Path, *, own_version_helper: bool = False) -> Plan:
             return Plan([], ["already patched by ovf; nothing to do"])
         if found is State.UPSTREAM:
             raise PatchRefusedError("this tree has FORCE_OVERFLOW_CHECK of its own")
-        helper = has_version_helper(tree)
-        if not helper and not own_version_helper:
-            # Say first what no option can mend: a tree without the call site.
-            _edited(call_site.PATH, _required(tree, call_site.PATH), own_version=True)
-            raise PatchRefusedError(
-                "this tree has no CANN version helper (IsGteCANNVersion and _is_gte_cann_version); "
-                "--own-version-helper brings one along"
-            )
-        made = _plan_absent(tree, own_version=not helper)
+        made = _plan_absent(tree)
         for change in made.changes:
             if change.before is not None and change.after is not None:
-                if _former(change.path, change.after, own_version=not helper) != change.before:
+                if _former(change.path, change.after) != change.before:
                     raise StructureError(f"{change.path}: the way back does not give the former text")
     except StructureError as error:
         raise PatchRefusedError(str(error)) from error

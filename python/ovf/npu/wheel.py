@@ -57,24 +57,26 @@ def has_streams() -> bool:
 
 
 def cann_version() -> str | None:
-    """Ask for the CANN version, by torch_npu where it can and by CANN itself otherwise."""
-    query = getattr(utils(), "get_cann_version", None)
-    if query is not None:
-        try:
-            return str(query()) or None
-        except Exception:  # noqa: BLE001 - the rule: a version that cannot be queried is not known
-            return None
+    """Ask CANN for its version; None where it cannot tell.
+
+    CANN is asked itself, not through torch_npu: some wheels read an uninitialised structure when the query fails.
+    """
+    load()
     return runtime.cann_version()
 
 
 def cann_is_new_enough() -> bool:
-    """Tell whether CANN allows the check, by torch_npu's own comparison where it has one."""
-    compare = getattr(utils(), "_is_gte_cann_version", None)
+    """Tell whether CANN allows the check.
+
+    A wheel with the feature is asked by its own comparison, since its C++ side decides by that. The comparison of
+    a wheel without it is not used: some take 9.1.0.RC1 for 9.1.0 or newer.
+    """
+    compare = getattr(utils(), "_is_gte_cann_version", None) if has_feature() else None
     if compare is None:
         return cann_allows(cann_version())
     try:
         return bool(compare(MIN_CANN))
-    except Exception:  # noqa: BLE001 - as above
+    except RuntimeError:  # the rule: a version that cannot be queried is not known to be new enough
         return False
 
 

@@ -2,10 +2,9 @@
 #pragma once
 
 #include <cstdlib>
-#include <string>
 
 #include "torch_npu/csrc/core/npu/ForceOverflowCheckDecision.h"
-#include "torch_npu/csrc/core/npu/GetCANNInfo.h"
+#include "torch_npu/csrc/core/npu/ForceOverflowCheckVersion.h"
 #include "torch_npu/csrc/core/npu/npu_log.h"
 
 namespace c10_npu {
@@ -15,7 +14,7 @@ namespace c10_npu {
 inline bool ForceOverflowCheck() {
   static const bool on = []() -> bool {
     const auto decision = force_overflow_check::Decide(std::getenv(force_overflow_check::kVariable), []() -> bool {
-      return IsGteCANNVersion(force_overflow_check::kMinCannVersion);
+      return force_overflow_check::IsReleaseAtLeast910(force_overflow_check::QueryCannVersion());
     });
     if (decision == force_overflow_check::Decision::kVersionTooLow) {
       ASCEND_LOGW("FORCE_OVERFLOW_CHECK=1 needs CANN >= 9.1.0 and is ignored.");

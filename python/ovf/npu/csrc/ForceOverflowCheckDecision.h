@@ -7,13 +7,12 @@
 namespace c10_npu {
 namespace force_overflow_check {
 
-// The environment variable and the first CANN whose float_status register works in INF_NAN mode.
 constexpr const char* kVariable = "FORCE_OVERFLOW_CHECK";
-constexpr const char* kMinCannVersion = "9.1.0";
 
 enum class Decision {
   kNotRequested, // unset, "0", or anything but exactly "1": there is no value-range error
-  kVersionTooLow, // requested, but CANN is older than 9.1.0 or its version is not known
+  kVersionTooLow, // requested, but CANN is older than 9.1.0, the first whose float_status register works in
+                  // INF_NAN mode, or its version is not known
   kOn,
 };
 

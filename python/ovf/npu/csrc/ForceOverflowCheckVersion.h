@@ -1,5 +1,7 @@
-// The CANN version test for torch_npu trees that have no IsGteCANNVersion of their own. Part of ovf; `ovf npu patch
-// --own-version-helper` puts it there.
+// The CANN version test of FORCE_OVERFLOW_CHECK. Part of ovf; `ovf npu patch` puts it into a torch_npu tree.
+//
+// Not the tree's own IsGteCANNVersion: old branches have none, some take 9.1.0.RC1 for 9.1.0 or newer, and some read
+// an uninitialised structure when the query fails. One rule for all trees, the same as the Python side's.
 #pragma once
 
 #include <dlfcn.h>
@@ -19,7 +21,7 @@ inline long ReadNumber(const std::string& text, size_t& at) {
 }
 
 // Whether `version` is a release "a.b.c" of digits only, at least 9.1.0. Pre-releases and builds ("9.1.0.RC1",
-// "9.1.0-beta.1", "9.1.0.1") are refused, as torch_npu's own helper refuses them against 9.1.0.
+// "9.1.0-beta.1", "9.1.0.1") are refused, as the released wheels with the feature refuse them.
 inline bool IsReleaseAtLeast910(const std::string& version) {
   long parts[3];
   size_t at = 0;
