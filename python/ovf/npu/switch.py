@@ -111,9 +111,12 @@ def _watch() -> str | None:
 
     def made(pointer: int) -> None:
         runtime.set_switch(pointer)
-        _process.covered[pointer] = Stream(-1, "made later", pointer)
+        _process.covered[pointer] = Stream(int(module.npu.current_device()), "made later", pointer)
 
-    register(made)
+    try:
+        register(made, "ovf stream switch")
+    except TypeError:  # older torch_npu: the callback has no name
+        register(made)
     activate(0)
     _process.watching = True
     return None
