@@ -101,14 +101,14 @@ def write(tree: Tree, changes: list[Change]) -> None:
     """
     staged: list[tuple[Path, Path | None, Path | None]] = []
     done: list[tuple[Path, Path | None]] = []
-    with contextlib.ExitStack() as stack:
+    # `folders` unwinds after `stack` has removed the temporary files: a folder made for nothing is empty then.
+    with contextlib.ExitStack() as folders, contextlib.ExitStack() as stack:
         for change in changes:
             target = tree.root / change.path
             kept = new = None
             if change.after is not None and not target.parent.exists():
                 target.parent.mkdir()
-                # Runs last: a folder made for nothing is empty and goes again.
-                stack.callback(_remove_if_empty, target.parent)
+                folders.callback(_remove_if_empty, target.parent)
             if change.before is not None:
                 kept = _beside(target, target.read_bytes(), stack)
                 shutil.copystat(target, kept)
@@ -124,7 +124,7 @@ def write(tree: Tree, changes: list[Change]) -> None:
                 done.append((target, kept))
                 if new is None:
                     target.unlink()
-                    stack.callback(_remove_if_empty, target.parent)
+                    folders.callback(_remove_if_empty, target.parent)
                 else:
                     new.replace(target)
         except BaseException:
