@@ -38,7 +38,9 @@ HERE = Path(__file__).resolve().parent
 
 def run(*command: str | Path) -> str:
     """Run a command and return its standard output; its failure is ours."""
-    return subprocess.run([str(c) for c in command], check=True, stdout=subprocess.PIPE, text=True).stdout
+    return subprocess.run(
+        [str(c) for c in command], check=True, stdout=subprocess.PIPE, text=True
+    ).stdout
 
 
 def real_cann() -> str | None:
@@ -46,7 +48,12 @@ def real_cann() -> str | None:
     home = os.environ.get("ASCEND_HOME_PATH")
     if home:
         return f"ASCEND_HOME_PATH={home}"
-    for place in ("/usr/local/Ascend", str(Path.home() / "Ascend"), "/dev/davinci0", "/dev/davinci_manager"):
+    for place in (
+        "/usr/local/Ascend",
+        str(Path.home() / "Ascend"),
+        "/dev/davinci0",
+        "/dev/davinci_manager",
+    ):
         if Path(place).exists():
             return place
     return None
@@ -66,7 +73,14 @@ def install(root: Path) -> None:
             continue
         shutil.rmtree(venv, ignore_errors=True)
         run(sys.executable, "-m", "venv", venv)
-        pip = [venv / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        pip = [
+            venv / "bin" / "python",
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+        ]
         if kind == "with":
             run(*pip, *REQUIREMENTS)
             run(*pip, "--no-deps", f"torch=={TORCH}")
@@ -87,7 +101,9 @@ def install(root: Path) -> None:
 
 def dynamic(option: str, library: Path, *, versions: bool = False) -> list[str]:
     """List the dynamic symbols of a library as nm sees them, weak ones left out."""
-    lines = run("nm", "-D", option, *([] if versions else ["--without-symbol-versions"]), library).splitlines()
+    lines = run(
+        "nm", "-D", option, *([] if versions else ["--without-symbol-versions"]), library
+    ).splitlines()
     return [line.split()[-1] for line in lines if line.split()[-2] not in {"w", "v"}]
 
 
@@ -100,7 +116,10 @@ def build_cann(root: Path) -> dict[str, int]:
     wanted: set[str] = set()
     for kind in WHEELS:
         package = site_packages(root / kind) / "torch_npu"
-        libraries = [package / "lib" / f"lib{name}.so" for name in ("torch_npu", "npu_profiler", "tensorpipe")]
+        libraries = [
+            package / "lib" / f"lib{name}.so"
+            for name in ("torch_npu", "npu_profiler", "tensorpipe")
+        ]
         for library in [*libraries, *package.glob("_C*.so")]:
             wanted |= set(dynamic("--undefined-only", library))
     torch = site_packages(root / "with") / "torch"
@@ -108,13 +127,28 @@ def build_cann(root: Path) -> dict[str, int]:
     for name in ("c10", "torch", "torch_cpu", "torch_python", "shm"):
         provided |= set(dynamic("--defined-only", torch / "lib" / f"lib{name}.so"))
     # CANN's own symbols carry no version, are plain C, and are nobody else's.
-    cann = {name for name in wanted if re.fullmatch(r"acl\w+|(Hccl|Hcom|Msprof|prof|ge|rt)[A-Z]\w*", name)}
+    cann = {
+        name
+        for name in wanted
+        if re.fullmatch(r"acl\w+|(Hccl|Hcom|Msprof|prof|ge|rt)[A-Z]\w*", name)
+    }
     cann -= provided
     work = root / "cann"
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     ours = work / "libsimcann.so"
-    compile_ours = ["gcc", "-O2", "-fPIC", "-shared", "-pthread", "-Wall", "-Wextra", "-o", ours, HERE / "sim" / "cann.c"]
+    compile_ours = [
+        "gcc",
+        "-O2",
+        "-fPIC",
+        "-shared",
+        "-pthread",
+        "-Wall",
+        "-Wextra",
+        "-o",
+        ours,
+        HERE / "sim" / "cann.c",
+    ]
     run(*compile_ours, "-lm")
     implemented = set(dynamic("--defined-only", ours))
     stubs = work / "stubs.c"
@@ -146,7 +180,9 @@ def build_cuda_stand_ins(root: Path) -> list[str]:
     missing = [
         name
         for name in sorted(wanted)
-        if subprocess.run([sys.executable, "-c", probe, name], check=False, capture_output=True).returncode
+        if subprocess.run(
+            [sys.executable, "-c", probe, name], check=False, capture_output=True
+        ).returncode
     ]
     if not missing:
         return missing
@@ -160,7 +196,11 @@ def build_cuda_stand_ins(root: Path) -> list[str]:
     source, script = work / "stand_ins.c", work / "stand_ins.map"
     source.write_text("".join(f"long {name}(void) {{ return 0; }}\n" for name in names))
     script.write_text(
-        "".join(f"{version} {{ global: {'; '.join(sorted(versions[version]))}; }};\n" for version in versions if version)
+        "".join(
+            f"{version} {{ global: {'; '.join(sorted(versions[version]))}; }};\n"
+            for version in versions
+            if version
+        )
     )
     library = work / "libstandins.so"
     run("gcc", "-shared", "-fPIC", f"-Wl,--version-script,{script}", "-w", "-o", library, source)
@@ -170,15 +210,19 @@ def build_cuda_stand_ins(root: Path) -> list[str]:
 
 
 def main() -> int:
-    if len(sys.argv) != 2:  # noqa: PLR2004
+    if len(sys.argv) != 2:
         print(__doc__, file=sys.stderr)
         return 2
     found = real_cann()
     if found is not None:
-        print(f"refused: this machine has a CANN of its own ({found}); the simulator must not shadow it")
+        print(
+            f"refused: this machine has a CANN of its own ({found}); the simulator must not shadow it"
+        )
         return 1
     if not (3, 9) <= sys.version_info[:2] <= (3, 11):
-        print(f"refused: torch_npu {WHEELS['with']} has no wheel for Python {sys.version_info[0]}.{sys.version_info[1]}")
+        print(
+            f"refused: torch_npu {WHEELS['with']} has no wheel for Python {sys.version_info[0]}.{sys.version_info[1]}"
+        )
         return 1
     for tool in ("gcc", "nm", "readelf"):
         if shutil.which(tool) is None:

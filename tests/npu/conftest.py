@@ -38,7 +38,11 @@ class Simulator:
         return self.root / kind / "bin" / "python"
 
     def environment(self, **knobs: str) -> dict[str, str]:
-        keep = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "LANG") if name in os.environ}
+        keep = {
+            name: os.environ[name]
+            for name in ("PATH", "HOME", "TMPDIR", "LANG")
+            if name in os.environ
+        }
         return {
             **keep,
             "LD_LIBRARY_PATH": f"{self.root / 'cann'}:{self.root / 'loader'}",
@@ -47,14 +51,26 @@ class Simulator:
             **knobs,
         }
 
-    def run(self, kind: str, code: str, *configs: dict[str, str | None], **knobs: str) -> list[Result]:
+    def run(
+        self, kind: str, code: str, *configs: dict[str, str | None], **knobs: str
+    ) -> list[Result]:
         """Run a snippet once a configuration, after one import with ``knobs`` in the environment."""
         with tempfile.TemporaryDirectory() as folder:
             logs = [Path(folder) / f"{index}.log" for index in range(len(configs))]
-            job = {"code": code, "configs": [{**c, "OVF_SIM_LOG": str(log)} for c, log in zip(configs, logs, strict=True)]}
+            job = {
+                "code": code,
+                "configs": [
+                    {**c, "OVF_SIM_LOG": str(log)} for c, log in zip(configs, logs, strict=True)
+                ],
+            }
             done = subprocess.run(
                 [self.python(kind), HERE / "sim" / "child.py"],
-                input=json.dumps(job), env=self.environment(**knobs), text=True, capture_output=True, timeout=600, check=False,
+                input=json.dumps(job),
+                env=self.environment(**knobs),
+                text=True,
+                capture_output=True,
+                timeout=600,
+                check=False,
             )
             assert done.returncode == 0, done.stderr[-4000:]
             outs = json.loads(done.stdout[done.stdout.index("[") :])
@@ -78,7 +94,9 @@ def simulator() -> Simulator:
         pytest.skip("OVF_NPU_ENV is not set: build it with python tests/npu/build_env.py DIR")
     root = Path(place).resolve()
     if not (root / "env.json").exists():
-        pytest.skip(f"{root} is not a finished simulator environment: run python tests/npu/build_env.py {root}")
+        pytest.skip(
+            f"{root} is not a finished simulator environment: run python tests/npu/build_env.py {root}"
+        )
     if os.environ.get("CI"):
         pytest.skip("the simulator environment is never used in CI")
     return Simulator(root)

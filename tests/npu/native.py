@@ -8,7 +8,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
 from ovf.npu import call_site
 from ovf.npu.patch import CORE
 
@@ -36,7 +35,9 @@ def simulated_cann(folder: Path) -> Path:
     library = folder / "libascendcl.so"
     if not library.exists():
         source = HERE / "sim" / "cann.c"
-        subprocess.run(["gcc", "-O1", "-fPIC", "-shared", "-pthread", "-o", library, source, "-lm"], check=True)
+        subprocess.run(
+            ["gcc", "-O1", "-fPIC", "-shared", "-pthread", "-o", library, source, "-lm"], check=True
+        )
     return library
 
 
@@ -45,7 +46,11 @@ def stream_creation(tree: Path, folder: Path) -> Path:
     text = (tree / call_site.PATH).read_text()
     masked = call_site.mask(text)
     opening, closing = call_site.function_body(masked, call_site.FUNCTION)
-    begin = [m.start() for m in re.finditer(rf"^aclError {call_site.FUNCTION}", masked, re.MULTILINE) if m.start() < opening][-1]
+    begin = [
+        m.start()
+        for m in re.finditer(rf"^aclError {call_site.FUNCTION}", masked, re.MULTILINE)
+        if m.start() < opening
+    ][-1]
     (folder / "created_stream.inc").write_text(text[begin : closing + 1] + "\n")
     core = folder / "tree" / CORE
     core.mkdir(parents=True)

@@ -15,12 +15,6 @@ from trees import make_tree
 
 from ovf.npu.cli import npu
 
-BLOCKED = """
-import sys
-sys.modules['torch'] = sys.modules['torch_npu'] = None   # importing them raises
-"""
-
-
 def run(*arguments: object):
     return CliRunner().invoke(npu, [str(argument) for argument in arguments])
 

@@ -12,35 +12,50 @@ from pathlib import Path
 
 import pytest
 from native import stream_creation
+from ovf.npu import call_site, conditions, pages, patch
+from ovf.npu.patch import PatchRefusedError, carry_out, plan, plan_revert
 from table import ROWS, rule
 from trees import CALL_SITE, FUNCTIONS, make_tree
 
-from ovf.npu import call_site, conditions, pages, patch
-from ovf.npu.patch import PatchRefusedError, carry_out, plan, plan_revert
-
 
 def files_of(root: Path) -> dict[str, tuple[bytes, int]]:
-    return {p.relative_to(root).as_posix(): (p.read_bytes(), p.stat().st_mode) for p in sorted(root.rglob("*")) if p.is_file()}
+    return {
+        p.relative_to(root).as_posix(): (p.read_bytes(), p.stat().st_mode)
+        for p in sorted(root.rglob("*"))
+        if p.is_file()
+    }
 
 
-@pytest.mark.parametrize("shape", [{}, {"docs": False}, {"schema": False}, {"crlf": True}, {"docs": False, "schema": False}])
+@pytest.mark.parametrize(
+    "shape",
+    [{}, {"docs": False}, {"schema": False}, {"crlf": True}, {"docs": False, "schema": False}],
+)
 def test_patch_again_and_revert(tmp_path, shape):
     tree = make_tree(tmp_path / "tree", **shape)
     (tree / call_site.PATH).chmod(0o755)
     before = files_of(tree)
     carry_out(tree, plan(tree))
     patched = files_of(tree)
-    assert {path for path in before if patched[path] != before[path]} >= {call_site.PATH, conditions.PATH}
+    assert {path for path in before if patched[path] != before[path]} >= {
+        call_site.PATH,
+        conditions.PATH,
+    }
     assert plan(tree).changes == []
     assert files_of(tree) == patched
     carry_out(tree, plan_revert(tree))
     assert files_of(tree) == before
-    assert sorted(p.name for p in tree.iterdir()) == sorted({Path(path).parts[0] for path in before})
+    assert sorted(p.name for p in tree.iterdir()) == sorted(
+        {Path(path).parts[0] for path in before}
+    )
 
 
 def test_every_change_is_an_insertion(tmp_path):
     tree = make_tree(tmp_path / "tree")
-    removed = [line for line in plan(tree).diff().splitlines() if line.startswith("-") and not line.startswith("---")]
+    removed = [
+        line
+        for line in plan(tree).diff().splitlines()
+        if line.startswith("-") and not line.startswith("---")
+    ]
     assert sorted(removed) == sorted([
         "-        if ( ! c10_npu::IsSupportInfNan( ) ) {",
         '-__all__ = ["synchronize", "is_support_inf_nan", "npu_check_overflow"]',
@@ -52,12 +67,21 @@ def test_papers_of_the_feature(tmp_path):
     tree = make_tree(tmp_path / "tree")
     carry_out(tree, plan(tree))
     schema = json.loads((tree / pages.SCHEMA).read_text())
-    assert list(schema)[1:3] == ["torch_npu.npu.utils.is_force_overflow_check", "torch_npu.npu.utils.is_support_inf_nan"]
+    assert list(schema)[1:3] == [
+        "torch_npu.npu.utils.is_force_overflow_check",
+        "torch_npu.npu.utils.is_support_inf_nan",
+    ]
     for language, word in (("en", "Description"), ("zh", "功能描述")):
         folder = tree / "docs" / language / "variables"
         assert word in (folder / "FORCE_OVERFLOW_CHECK.md").read_text()
-        assert f"| [FORCE_OVERFLOW_CHECK](FORCE_OVERFLOW_CHECK.md) |{pages.SUMMARY[language]}|\n" in (folder / "list.md").read_text()
-        assert "\n\n- **[FORCE\\_OVERFLOW\\_CHECK](FORCE_OVERFLOW_CHECK.md)**  \n\n" in (folder / "menu.md").read_text()
+        assert (
+            f"| [FORCE_OVERFLOW_CHECK](FORCE_OVERFLOW_CHECK.md) |{pages.SUMMARY[language]}|\n"
+            in (folder / "list.md").read_text()
+        )
+        assert (
+            "\n\n- **[FORCE\\_OVERFLOW\\_CHECK](FORCE_OVERFLOW_CHECK.md)**  \n\n"
+            in (folder / "menu.md").read_text()
+        )
 
 
 def test_patched_stream_creation_follows_the_rule(tmp_path):
@@ -70,14 +94,18 @@ def test_patched_stream_creation_follows_the_rule(tmp_path):
         environment = {"PATH": os.environ["PATH"], "OVF_SIM_CANN": version}
         environment |= {"FORCE_OVERFLOW_CHECK": value} if value is not None else {}
         environment |= {"OVF_SIM_SATURATION": "1"} if mode == "saturation" else {}
-        done = subprocess.run([program], env=environment, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [program], env=environment, capture_output=True, text=True, check=True
+        )
         on, made, warnings = map(int, done.stdout.split())
         expected = rule(value, version, mode)
         assert on == (made if expected["switch"] else 0), (value, version, mode)
         assert warnings == int(mode == "INF_NAN" and value == "1" and not expected["force"])
 
 
-@pytest.mark.parametrize(("value", "version", "inf_nan"), [(v, c, m == "INF_NAN") for v, c, m in ROWS])
+@pytest.mark.parametrize(
+    ("value", "version", "inf_nan"), [(v, c, m == "INF_NAN") for v, c, m in ROWS]
+)
 def test_patched_functions_follow_the_rule(monkeypatch, value, version, inf_nan):
     """The edited Python, run with a register of our own in place of the device."""
     calls = []
@@ -87,13 +115,19 @@ def test_patched_functions_follow_the_rule(monkeypatch, value, version, inf_nan)
     fake.npu_get_float_status = lambda _: list(register)
     fake.npu_clear_float_status = lambda _: calls.append("clear") or register.__setitem__(0, 0)
     monkeypatch.setitem(sys.modules, "torch_npu", fake)
-    library = types.SimpleNamespace(aclsysGetCANNVersion=lambda _, room: 1 if version == "!" else setattr(room, "value", version.encode()) or 0)
-    monkeypatch.setattr("ctypes.CDLL", lambda name: library if name == "libascendcl.so" else pytest.fail(name))
+    library = types.SimpleNamespace(
+        aclsysGetCANNVersion=lambda _, room: (
+            1 if version == "!" else setattr(room, "value", version.encode()) or 0
+        )
+    )
+    monkeypatch.setattr(
+        "ctypes.CDLL", lambda name: library if name == "libascendcl.so" else pytest.fail(name)
+    )
     monkeypatch.delenv("FORCE_OVERFLOW_CHECK", raising=False)
     if value is not None:
         monkeypatch.setenv("FORCE_OVERFLOW_CHECK", value)
     names: dict = {}
-    exec(call_site.insert(FUNCTIONS, conditions.plan(FUNCTIONS)), names)  # noqa: S102
+    exec(call_site.insert(FUNCTIONS, conditions.plan(FUNCTIONS)), names)
     expected = rule(value, version, "INF_NAN" if inf_nan else "saturation")
     assert names["is_force_overflow_check"]() is expected["force"]
     assert "is_force_overflow_check" in names["__all__"]
@@ -157,12 +191,27 @@ def test_refused_with_a_reason_and_untouched(tmp_path, name):
     assert files_of(tree) == before
 
 
-@pytest.mark.parametrize("path", [call_site.PATH, conditions.PATH, pages.SCHEMA, patch.DECISION, call_site.HEADER, "docs/en/variables/list.md"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        call_site.PATH,
+        conditions.PATH,
+        pages.SCHEMA,
+        patch.DECISION,
+        call_site.HEADER,
+        "docs/en/variables/list.md",
+    ],
+)
 def test_revert_refuses_what_was_edited_since(tmp_path, path):
     tree = make_tree(tmp_path / "tree")
     carry_out(tree, plan(tree))
     text = (tree / path).read_text()
-    for mine, other in ((call_site.CONDITION, " || other()"), (conditions.CONDITION, " and other()"), (pages.API, pages.API + "x"), ("(FORCE_OVERFLOW_CHECK.md)", "(F.md)")):
+    for mine, other in (
+        (call_site.CONDITION, " || other()"),
+        (conditions.CONDITION, " and other()"),
+        (pages.API, pages.API + "x"),
+        ("(FORCE_OVERFLOW_CHECK.md)", "(F.md)"),
+    ):
         if mine in text:
             (tree / path).write_text(text.replace(mine, other, 1))
             break

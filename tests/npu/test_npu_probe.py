@@ -11,7 +11,6 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from ovf.npu import OverflowProbe
 from ovf.npu.clock import Clock
 from ovf.npu.intervals import Interval, IntervalFile, ProbeFormatError, probe_path, read_probe
@@ -93,7 +92,10 @@ def test_overflow_in_every_read_is_one_interval(tmp_path):
     assert interval.reads == register.reads == register.clears
 
 
-@pytest.mark.parametrize(("register", "reason"), [(FakeRegister(visible=False), "self test"), (FakeRegister(broken="open"), "no such device")])
+@pytest.mark.parametrize(
+    ("register", "reason"),
+    [(FakeRegister(visible=False), "self test"), (FakeRegister(broken="open"), "no such device")],
+)
 def test_probe_that_cannot_run_says_so_and_lets_training_go_on(tmp_path, register, reason, caplog):
     with OverflowProbe(tmp_path, rank=0, period=0.002, register=register) as probe:
         assert reason in probe.failure
@@ -131,7 +133,11 @@ def test_nonsense_is_refused(tmp_path, arguments):
 
 
 def write(folder, rank, *intervals, clock=CLOCK, end=True, max_bytes=1 << 20):
-    file = IntervalFile(probe_path(folder, rank), {"rank": rank, "host": clock.host, "clock": clock.to_dict()}, max_bytes=max_bytes)
+    file = IntervalFile(
+        probe_path(folder, rank),
+        {"rank": rank, "host": clock.host, "clock": clock.to_dict()},
+        max_bytes=max_bytes,
+    )
     for begin, finish in intervals:
         file.clean()
         file.add(Interval(begin, finish, 1, 2))
@@ -147,7 +153,9 @@ def test_file_is_bounded_and_says_what_it_dropped(tmp_path):
     assert 0 < len(record.intervals) < 1000
     assert record.end["intervals"] == len(record.intervals)
     assert record.end["dropped"] == 1000 - len(record.intervals)
-    assert merge([record]).notes == (f"rank 0: {record.end['dropped']} intervals did not fit its file",)
+    assert merge([record]).notes == (
+        f"rank 0: {record.end['dropped']} intervals did not fit its file",
+    )
 
 
 def test_file_survives_a_crash_at_any_byte(tmp_path):
@@ -158,7 +166,9 @@ def test_file_survives_a_crash_at_any_byte(tmp_path):
         path.write_bytes(data[:length])
         record = read_probe(path)
         assert [i.begin_ns for i in record.intervals] == [10, 50][: len(record.intervals)]
-        assert merge([record]).crashed == ({} if record.end is not None else {0: CLOCK.wall(record.last_seen_ns)})
+        assert merge([record]).crashed == (
+            {} if record.end is not None else {0: CLOCK.wall(record.last_seen_ns)}
+        )
     path.write_bytes(data)
     assert len(read_probe(path).intervals) == 2
 
@@ -199,7 +209,11 @@ def test_order_on_one_host_needs_no_slack(tmp_path):
     write(tmp_path, 3, (200, 300))
     merged = merge_probes(tmp_path)
     assert merged.first == (2,)
-    assert [(row.place, row.rank, row.intervals) for row in merged.overflows] == [(1, 2, 1), (2, 3, 1), (3, 0, 2)]
+    assert [(row.place, row.rank, row.intervals) for row in merged.overflows] == [
+        (1, 2, 1),
+        (2, 3, 1),
+        (3, 0, 2),
+    ]
     assert (merged.clean, merged.uncertainty_ns) == ((1,), 0)
 
 
@@ -240,7 +254,10 @@ def test_wall_clocks_are_anchored(tmp_path):
     assert [row.begin_wall_ns for row in merge_probes(tmp_path).overflows] == [5_500, 6_000]
 
 
-@given(st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 100)), min_size=1, max_size=6), st.integers(0, 50))
+@given(
+    st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 100)), min_size=1, max_size=6),
+    st.integers(0, 50),
+)
 def test_first_is_never_certainly_after_another(tmp_path_factory, spans, slack):
     """Against the obvious definition: the true moment of each rank may be anywhere in its interval."""
     folder = tmp_path_factory.mktemp("probes")

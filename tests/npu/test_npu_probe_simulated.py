@@ -8,7 +8,6 @@ import time
 
 import pytest
 from conftest import HERE, _read_log
-
 from ovf.npu.intervals import read_probe
 from ovf.npu.merge import merge_probes
 
@@ -27,7 +26,14 @@ def train(simulator, folder, *, probe: bool, overflows=OVERFLOWS, **knobs):
             FORCE_OVERFLOW_CHECK="1", RANK=str(rank), OVF_SIM_LOG=str(folder / f"rank{rank}.log"),
             OVERFLOW_AT="" if at is None else str(at), PROBE=str(folder / "probes") if probe else "", **knobs,
         )  # fmt: skip
-        ranks[rank] = subprocess.Popen([simulator.python("without"), RANK], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        ranks[rank] = subprocess.Popen(
+            [simulator.python("without"), RANK],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
     for process in ranks.values():
         assert process.stdout.readline() == "ready\n"
     begin = time.monotonic() + 1.0
@@ -54,7 +60,10 @@ def fields(line) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def runs(simulator, tmp_path_factory):
     with_probe, without = tmp_path_factory.mktemp("with"), tmp_path_factory.mktemp("without")
-    return (with_probe, *train(simulator, with_probe, probe=True)), (without, *train(simulator, without, probe=False))
+    return (with_probe, *train(simulator, with_probe, probe=True)), (
+        without,
+        *train(simulator, without, probe=False),
+    )
 
 
 def test_merged_order_is_the_order_of_the_overflows(runs):
@@ -84,19 +93,28 @@ def test_training_streams_see_no_synchronisation_of_the_probe(runs):
         # Of all that the probe's thread did while the rank trained, nothing touched a stream of the training.
         probe_calls = [line for line in calls if line[1] == str(told[rank]["probe_thread"])]
         assert len([line for line in probe_calls if "NPUGetFloatStatus" in line[3]]) > 20
-        assert {fields(line).get("stream", "?") for line in probe_calls if line[2] in SYNCHRONISATION} == own
+        assert {
+            fields(line).get("stream", "?") for line in probe_calls if line[2] in SYNCHRONISATION
+        } == own
         assert not [line for line in probe_calls if line[2] == "aclrtSynchronizeDevice"]
         # And the training's own streams were synchronised as often as without a probe.
         plain = during_training(plain_logs[rank], plain_told[rank])
         count = lambda lines, told_: sorted(  # noqa: E731
-            line[2] for line in lines if line[2] in SYNCHRONISATION and fields(line).get("stream") in told_["training_streams"]
+            line[2]
+            for line in lines
+            if line[2] in SYNCHRONISATION
+            and fields(line).get("stream") in told_["training_streams"]
         )
         assert count(calls, told[rank]) == count(plain, plain_told[rank])
         # The operators of the training were launched in the same order on the same streams.
         operators = lambda lines, own_: [  # noqa: E731
-            (line[2], fields(line)["stream"]) for line in lines if line[2].startswith("aclnn") and fields(line)["stream"] not in own_
+            (line[2], fields(line)["stream"])
+            for line in lines
+            if line[2].startswith("aclnn") and fields(line)["stream"] not in own_
         ]
-        assert [name for name, _ in operators(calls, own)] == [name for name, _ in operators(plain, set())]
+        assert [name for name, _ in operators(calls, own)] == [
+            name for name, _ in operators(plain, set())
+        ]
 
 
 @pytest.mark.parametrize(("knobs", "reason"), [

@@ -29,7 +29,10 @@ def on_in_log(result) -> dict[int, set[str]]:
 
 
 def test_enable_reaches_seventy_of_seventy_one_and_names_the_last(simulator):
-    code = "torch.zeros(1).npu()\n" + OUTSIDE + """
+    code = (
+        "torch.zeros(1).npu()\n"
+        + OUTSIDE
+        + """
 import ovf.npu
 coverage = ovf.npu.enable()
 kinds = [stream.kind for stream in coverage.streams]
@@ -42,9 +45,16 @@ out['later'] = [switched(stream.npu_stream) for stream in later].count(1)
 again = ovf.npu.enable(pointers=[outside])
 out['given'] = [switched(outside), len(again.streams)]
 """
+    )
     result = simulator.one("without", code, FORCE_OVERFLOW_CHECK="1")
     assert len(result.calls("aclrtCreateStreamWithConfig", "aclrtCreateStream")) == 71
-    assert result.out["kinds"] == {"default": 1, "normal": 32, "high": 32, "sync-launch": 4, "secondary": 1}
+    assert result.out["kinds"] == {
+        "default": 1,
+        "normal": 32,
+        "high": 32,
+        "sync-launch": 4,
+        "secondary": 1,
+    }
     assert result.out["on"] is True
     assert result.out["outside"] == 0
     assert [reason for reason in result.out["unreachable"] if "aclrtCreateStream" in reason]
@@ -128,7 +138,9 @@ total = half + half
 
 
 def test_late_variable_is_silent_in_the_shipped_wheel_and_loud_in_ovf(simulator):
-    code = LATE + """
+    code = (
+        LATE
+        + """
 out['shipped'] = [utils.is_force_overflow_check(), utils.npu_check_overflow(total)]
 out['force'] = ovf.npu.is_force_overflow_check()
 out['check'] = ovf.npu.npu_check_overflow(total)
@@ -143,6 +155,7 @@ coverage = ovf.npu.enable()
 total = half + half
 out['repaired'] = [ovf.npu.is_force_overflow_check(), ovf.npu.get_npu_overflow_flag(), utils.npu_check_overflow(total), len(coverage.streams)]
 """
+    )
     out = simulator.one("with", code).out
     assert out["shipped"] == [True, False]  # the drift: "on", and an overflow that is never seen
     assert out["force"] is False
@@ -157,18 +170,25 @@ out['repaired'] = [ovf.npu.is_force_overflow_check(), ovf.npu.get_npu_overflow_f
 
 
 def test_variable_set_after_import_and_before_the_first_stream_works(simulator):
-    code = "import os\nos.environ['FORCE_OVERFLOW_CHECK'] = '1'\nimport ovf.npu\n" + """
+    code = (
+        "import os\nos.environ['FORCE_OVERFLOW_CHECK'] = '1'\nimport ovf.npu\n"
+         """
 out['before'] = ovf.npu.is_force_overflow_check()
 half = torch.full((4,), 65504.0, dtype=torch.float16).npu()
 total = half + half
 out['after'] = [ovf.npu.is_force_overflow_check(), ovf.npu.get_npu_overflow_flag()]
 """
+    )
     out = simulator.one("with", code).out
     assert (out["before"], out["after"]) == (True, [True, True])
 
 
 def test_late_variable_without_the_feature_is_reported(simulator):
-    out = simulator.one("without", LATE + "out['force'] = ovf.npu.is_force_overflow_check()\nout['check'] = ovf.npu.npu_check_overflow(total)").out
+    out = simulator.one(
+        "without",
+        LATE
+        + "out['force'] = ovf.npu.is_force_overflow_check()\nout['check'] = ovf.npu.npu_check_overflow(total)",
+    ).out
     assert (out["force"], out["check"]) == (False, True)
     assert [warning for warning in out["warnings"] if "ovf.npu.enable()" in warning]
 
@@ -260,5 +280,7 @@ with torch.npu.stream(side):
     out['side'] = ovf.npu.get_npu_overflow_flag()
 """
     for register, expected in (("device", (True, True)), ("stream", (False, True))):
-        out = simulator.one("without", code, FORCE_OVERFLOW_CHECK="1", OVF_SIM_REGISTER=register).out
+        out = simulator.one(
+            "without", code, FORCE_OVERFLOW_CHECK="1", OVF_SIM_REGISTER=register
+        ).out
         assert (out["default"], out["side"]) == expected

@@ -22,9 +22,21 @@ exec(compile(edited, functions.__file__, 'exec'), functions.__dict__)
 out['force'] = functions.is_force_overflow_check()
 """
 WAYS = {
-    "shipped wheel": ("with", "torch.zeros(1).npu()\nout['force'] = torch_npu.npu.utils.is_force_overflow_check()\n" + COUNT),
-    "ovf.npu": ("without", "torch.zeros(1).npu()\nimport ovf.npu\novf.npu.enable()\nout['force'] = ovf.npu.is_force_overflow_check()\n" + COUNT),
-    "ovf.npu on the wheel with the feature": ("with", "torch.zeros(1).npu()\nimport ovf.npu\novf.npu.enable()\nout['force'] = ovf.npu.is_force_overflow_check()\n" + COUNT),
+    "shipped wheel": (
+        "with",
+        "torch.zeros(1).npu()\nout['force'] = torch_npu.npu.utils.is_force_overflow_check()\n"
+        + COUNT,
+    ),
+    "ovf.npu": (
+        "without",
+        "torch.zeros(1).npu()\nimport ovf.npu\novf.npu.enable()\nout['force'] = ovf.npu.is_force_overflow_check()\n"
+        + COUNT,
+    ),
+    "ovf.npu on the wheel with the feature": (
+        "with",
+        "torch.zeros(1).npu()\nimport ovf.npu\novf.npu.enable()\nout['force'] = ovf.npu.is_force_overflow_check()\n"
+        + COUNT,
+    ),
     "patched functions": ("without", EDIT),
 }
 
@@ -32,10 +44,14 @@ WAYS = {
 def table(simulator, way: str) -> dict:
     kind, code = WAYS[way]
     seen = {}
-    for version in VERSIONS:  # some wheels ask for the version at import, so each version is one import
+    for (
+        version
+    ) in VERSIONS:  # some wheels ask for the version at import, so each version is one import
         rows = [row for row in ROWS if row[1] == version]
         configs = [{"FORCE_OVERFLOW_CHECK": value, **MODE_KNOBS[mode]} for value, _, mode in rows]
-        for row, result in zip(rows, simulator.run(kind, code, *configs, OVF_SIM_CANN=version), strict=True):
+        for row, result in zip(
+            rows, simulator.run(kind, code, *configs, OVF_SIM_CANN=version), strict=True
+        ):
             assert "error" not in result.out, result.out["error"]
             seen[row] = result.out
     return seen

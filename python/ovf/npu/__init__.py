@@ -1,7 +1,7 @@
-"""FORCE_OVERFLOW_CHECK for every torch_npu: the stream overflow switch, the float_status register, and a probe.
+"""FORCE_OVERFLOW_CHECK for every torch_npu: the switch, the float_status register, and a probe.
 
-Importing this package imports neither torch nor torch_npu; the functions do when they are called, and
-:func:`status` answers ``unavailable: <reason>`` where that fails.
+Importing this package imports neither torch nor torch_npu; the functions do when they are called,
+and :func:`status` answers ``unavailable: <reason>`` where that fails.
 
 Example:
     >>> import ovf.npu
@@ -11,6 +11,7 @@ Example:
 
 from __future__ import annotations
 
+from ovf.npu.diagnosis import DeviceStreams, Status, status
 from ovf.npu.probe import OverflowProbe
 from ovf.npu.register import (
     SwitchOffError,
@@ -20,7 +21,6 @@ from ovf.npu.register import (
     npu_check_overflow,
 )
 from ovf.npu.runtime import SwitchError
-from ovf.npu.diagnosis import DeviceStreams, Status, status
 from ovf.npu.streams import Stream
 from ovf.npu.switch import Coverage, enable
 from ovf.npu.wheel import UnavailableError

@@ -1,9 +1,10 @@
 """The place in torch_npu's C++ where a new stream gets the overflow switch.
 
-``AclInterface.cpp`` defines ``AclrtCreateStreamWithConfig``; inside it one ``if`` asks ``!IsSupportInfNan()``
-and its branch calls ``AclrtSetStreamOverflowSwitch(*stream, 1)``. The place is found by that structure:
-comments and literals are masked, braces and parentheses are matched, and white space does not count.
-Everything added is an insertion, so that taking it out again gives the former bytes.
+``AclInterface.cpp`` defines ``AclrtCreateStreamWithConfig``; inside it one ``if`` asks
+``!IsSupportInfNan()`` and its branch calls ``AclrtSetStreamOverflowSwitch(*stream, 1)``. The
+place is found by that structure: comments and literals are masked, braces and parentheses are
+matched, and white space does not count. Everything added is an insertion, so that taking it out
+again gives the former bytes.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def function_body(masked: str, name: str) -> tuple[int, int]:
 
 
 def _switch_conditions(masked: str) -> list[tuple[int, str]]:
-    """List the ifs of the function whose branch sets the switch: end of condition, condition squeezed."""
+    """List the ifs whose branch sets the switch: end of the condition, condition squeezed."""
     begin, end = function_body(masked, FUNCTION)
     found = []
     for match in re.finditer(r"\bif\s*\(", masked[:end]):
@@ -131,7 +132,7 @@ def plan(text: str) -> list[Insertion]:
     """Work out what to insert into AclInterface.cpp.
 
     Args:
-        text: The whole file, with ``\\n`` line ends.
+        text: The whole file, with line feeds.
 
     Returns:
         The insertions: one include and one extra operand.
@@ -147,10 +148,14 @@ def plan(text: str) -> list[Insertion]:
     if not sites:
         raise StructureError(f"{FUNCTION} sets no stream overflow switch here")
     if len(sites) > 1:
-        raise StructureError(f"{FUNCTION} sets the stream overflow switch in {len(sites)} places, expected one")
+        raise StructureError(
+            f"{FUNCTION} sets the stream overflow switch in {len(sites)} places, expected one"
+        )
     offset, condition = sites[0]
     if condition not in known:
-        raise StructureError(f"{FUNCTION} sets the switch under another condition: {condition[:80]}")
+        raise StructureError(
+            f"{FUNCTION} sets the switch under another condition: {condition[:80]}"
+        )
     return [Insertion(_include_offset(text), f"{INCLUDE}\n"), Insertion(offset, CONDITION)]
 
 

@@ -1,8 +1,9 @@
 """When things happened on a rank, and how far the clocks of two ranks may be apart.
 
-A rank stamps with the host's monotonic clock and says once how it relates to the wall clock. Ranks of one boot
-of one host share that clock exactly. Between hosts the wall clocks count, each as wrong as its kernel admits
-(``adjtimex``: maxerror); a kernel whose clock is not disciplined admits no bound.
+A rank stamps with the host's monotonic clock and says once how it relates to the wall clock.
+Ranks of one boot of one host share that clock exactly. Between hosts the wall clocks count, each
+as wrong as its kernel admits (``adjtimex``: maxerror); a kernel whose clock is not disciplined
+admits no bound.
 """
 
 from __future__ import annotations
@@ -64,7 +65,9 @@ class Clock:
         """
         error = data["error_ns"]
         numbers = (data["wall_ns"], data["monotonic_ns"], 0 if error is None else error)
-        if not all(isinstance(number, int) for number in numbers) or not isinstance(data["host"], str):
+        if not all(isinstance(number, int) for number in numbers) or not isinstance(
+            data["host"], str
+        ):
             raise TypeError("the clock's fields are not numbers")
         return Clock(data["host"], data["wall_ns"], data["monotonic_ns"], error)
 

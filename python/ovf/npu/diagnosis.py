@@ -67,18 +67,22 @@ class Status:
 
 
 def _count(device: int) -> DeviceStreams:
-    known = {stream.pointer: stream for stream in switch.covered_streams() if stream.device == device}
+    known = {
+        stream.pointer: stream for stream in switch.covered_streams() if stream.device == device
+    }
     known.update({stream.pointer: stream for stream in streams.look(device)})
     positions = [switch.position(stream) for stream in known.values()]
-    return DeviceStreams(device, positions.count(True), positions.count(False), positions.count(None))
+    return DeviceStreams(
+        device, positions.count(True), positions.count(False), positions.count(None)
+    )
 
 
 def status(*, touch_device: bool = False) -> Status:
     """Tell whether the overflow check is on in this process, and why.
 
     Args:
-        touch_device: Initialise torch_npu on the current device if it is not yet; without it a fresh process is
-            judged by its environment only, and no context is made on the device.
+        touch_device: Initialise torch_npu on the current device if it is not yet; without it a
+            fresh process is judged by its environment only, and no context is made on the device.
 
     Returns:
         The status. It never raises: where torch_npu cannot be used, ``reason`` says why.
@@ -89,7 +93,7 @@ def status(*, touch_device: bool = False) -> Status:
         module = wheel.load()
         allows = wheel.cann_is_new_enough()
     except wheel.UnavailableError as error:
-        return Status(False, f"unavailable: {error}", variable=value, requested=requested)
+        return Status(on=False, reason=f"unavailable: {error}", variable=value, requested=requested)
     facts: dict[str, Any] = {
         "available": True,
         "torch_npu": getattr(module, "__version__", None),
@@ -101,7 +105,7 @@ def status(*, touch_device: bool = False) -> Status:
     }
     if not (touch_device or wheel.has_streams()):
         on, reason = _by_environment(requested=requested, allows=allows)
-        return Status(on, f"{reason}; no device was looked at", **facts)
+        return Status(on=on, reason=f"{reason}; no device was looked at", **facts)
     try:
         module.npu.init()
         facts["mode"] = "INF_NAN" if wheel.is_inf_nan_mode() else "saturation"
@@ -110,19 +114,22 @@ def status(*, touch_device: bool = False) -> Status:
         drifts = register._drifts()  # noqa: SLF001 - one judgement, made in one place
     except RuntimeError as error:
         line = next(iter(str(error).splitlines()), "")
-        return Status(False, f"unavailable: the device cannot be used: {line}", **facts)
+        return Status(on=False, reason=f"unavailable: the device cannot be used: {line}", **facts)
     notes = []
     if drifts:
         notes.append(register.DRIFT)
     if not wheel.has_register_operators():
-        notes.append(f"{facts['soc']} has no operators that read or clear float_status: the switch can be set, not read")
-        return Status(False, notes[-1], warnings=tuple(notes), **facts)
+        notes.append(
+            f"{facts['soc']} has no operators that read or clear float_status: "
+            "the switch can be set, the register not read"
+        )
+        return Status(on=False, reason=notes[-1], warnings=tuple(notes), **facts)
     if facts["mode"] == "saturation":
-        return Status(True, "saturation mode: every stream has the switch", **facts)
+        return Status(on=True, reason="saturation mode: every stream has the switch", **facts)
     on, reason = _by_environment(requested=requested, allows=allows)
     if on and drifts:
         on, reason = False, "the streams in use do not have the overflow switch"
-    return Status(on, reason, warnings=tuple(notes), **facts)
+    return Status(on=on, reason=reason, warnings=tuple(notes), **facts)
 
 
 def _by_environment(*, requested: bool, allows: bool) -> tuple[bool, str]:

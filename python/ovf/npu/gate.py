@@ -1,8 +1,8 @@
 """The rule of FORCE_OVERFLOW_CHECK: which value asks for the check, and which CANN allows it.
 
-Rule (the feature's request for comments, section 3.5.2): the variable is exactly ``1`` and CANN is 9.1.0 or
-newer; a version that cannot be queried counts as too old; no value is an error. The C++ side of the same rule
-is ``csrc/ForceOverflowCheckDecision.h``.
+Rule (the feature's request for comments, section 3.5.2): the variable is exactly ``1`` and CANN
+is 9.1.0 or newer; a version that cannot be queried counts as too old; no value is an error. The
+C++ side of the same rule is ``csrc/ForceOverflowCheckDecision.h``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import re
 VARIABLE = "FORCE_OVERFLOW_CHECK"
 MIN_CANN = "9.1.0"
 
-#: Releases only, as torch_npu compares them: 9.1.0.RC1, 9.1.0-beta.1 and 9.1.0.1 are not at least 9.1.0.
+#: Releases only, as torch_npu compares them: 9.1.0.RC1, 9.1.0-beta.1 and 9.1.0.1 are not at least
+#: 9.1.0.
 _RELEASE = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})\.([0-9]{1,9})")
 
 

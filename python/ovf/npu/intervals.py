@@ -1,14 +1,18 @@
 """The probe's file: JSON lines, one file a rank, that a crash leaves readable.
 
-    {"kind": "probe", "schema_version": 1, "rank": 3, "device": 3, "pid": 71, "period_s": 0.05, "clock": {...}, ...}
-    {"kind": "interval", "begin_ns": ..., "end_ns": ..., "step_begin": 12, "step_end": 12, "reads": 1}
-    {"kind": "alive", "at_ns": ..., "step": 400, "reads": 8000, "failures": 0}
-    {"kind": "end", "at_ns": ..., "step": 900, "reads": 18000, "intervals": 2, "dropped": 0, "reason": "stopped"}
+    {"kind": "probe", "schema_version": 1, "rank": 3, "device": 3, "period_s": 0.05, "clock": {...}}
+    {"kind": "interval", "begin_ns": 5, "end_ns": 9, "step_begin": 12, "step_end": 12, "reads": 1}
+    {"kind": "alive", "at_ns": 60, "step": 400, "reads": 8000, "failures": 0}
+    {"kind": "end", "at_ns": 99, "step": 900, "reads": 18000, "failures": 0, "reason": "stopped",
+     "intervals": 2, "dropped": 0}
 
-Times are the monotonic clock of the header's ``clock``. An interval says: the register was seen set, and the
-overflow happened after ``begin_ns`` (the last moment known to be clean) and before ``end_ns``. Neighbouring
-intervals, set at one read after another, are written as one. Each line is one ``write`` call on a file opened
-for appending; a cut-off last line is what a crash can leave, and readers drop it.
+(a record is one line; the last one is broken here for the page).
+
+Times are the monotonic clock of the header's ``clock``. An interval says: the register was seen
+set, and the overflow happened after ``begin_ns`` (the last moment known to be clean) and before
+``end_ns``. Neighbouring intervals, set at one read after another, are written as one. Each line
+is one ``write`` call on a file opened for appending; a cut-off last line is what a crash can
+leave, and readers drop it.
 """
 
 from __future__ import annotations
@@ -17,10 +21,12 @@ import contextlib
 import json
 import os
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ovf.npu.clock import Clock
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SCHEMA_VERSION = 1
 #: Kept free in a bounded file so that its last line always fits.
@@ -56,7 +62,7 @@ def probe_path(folder: Path, rank: int) -> Path:
 
 
 class IntervalFile:
-    """Writes a rank's file, bounded in size; intervals beyond the bound are counted, not written."""
+    """Writes a rank's file, bounded in size; intervals beyond the bound are only counted."""
 
     def __init__(self, path: Path, header: dict[str, Any], *, max_bytes: int) -> None:
         """Open the file and write its header.
@@ -90,14 +96,18 @@ class IntervalFile:
     def add(self, interval: Interval) -> None:
         """Take an interval; it is on disk at once, and again in full when its neighbours are known.
 
-        The first read of an overflow is what a crash must not lose, so it is written immediately. Reads that
-        follow without a clean one in between only lengthen it; the longer form is written when it ends, and
-        readers take the last line of a ``begin_ns``.
+        The first read of an overflow is what a crash must not lose, so it is written immediately.
+        Reads that follow without a clean one in between only lengthen it; the longer form is
+        written when it ends, and readers take the last line of a ``begin_ns``.
         """
         if self._pending is not None and interval.begin_ns <= self._pending.end_ns:
             last = self._pending
             self._pending = Interval(
-                last.begin_ns, interval.end_ns, last.step_begin, interval.step_end, last.reads + interval.reads
+                last.begin_ns,
+                interval.end_ns,
+                last.step_begin,
+                interval.step_end,
+                last.reads + interval.reads,
             )
             return
         self.clean()
@@ -108,7 +118,7 @@ class IntervalFile:
             self.dropped += 1
 
     def clean(self) -> None:
-        """Say that a read found the register clear: a lengthened interval is over and written in full."""
+        """Say that a read found the register clear: a lengthened interval is written in full."""
         if self._pending is not None and self._pending.reads > 1:
             self._write(self._pending)
         self._pending = None
@@ -127,7 +137,10 @@ class IntervalFile:
     def close(self, record: dict[str, Any]) -> None:
         """Write the last line and close the file."""
         self.clean()
-        self._line({"kind": "end", **record, "intervals": self.written, "dropped": self.dropped}, bounded=False)
+        self._line(
+            {"kind": "end", **record, "intervals": self.written, "dropped": self.dropped},
+            bounded=False,
+        )
         os.close(self._fd)
 
 
@@ -182,7 +195,9 @@ def read_probe(path: Path) -> ProbeRecord:
         records.append(record)
     header = records[0] if records else {}
     if header.get("kind") != "probe" or header.get("schema_version") != SCHEMA_VERSION:
-        raise ProbeFormatError(f"{path}:1: expected the header of a probe, schema version {SCHEMA_VERSION}")
+        raise ProbeFormatError(
+            f"{path}:1: expected the header of a probe, schema version {SCHEMA_VERSION}"
+        )
     try:
         rank, clock = int(header["rank"]), Clock.from_dict(header["clock"])
         by_begin: dict[int, Interval] = {}

@@ -1,20 +1,24 @@
 """Run a training script under a probe, without a change to the script.
 
-The script runs in this process, as ``python script.py`` would run it, after the switch is on and the probe
-reads. Steps are counted by the optimizer's step hook.
+The script runs in this process, as ``python script.py`` would run it, after the switch is on and
+the probe reads. Steps are counted by the optimizer's step hook.
 """
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import runpy
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ovf.npu import streams, switch, wheel
 from ovf.npu.gate import VARIABLE
 from ovf.npu.probe import OverflowProbe
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _log = logging.getLogger(__name__)
 
@@ -24,7 +28,9 @@ def local_device() -> int:
     return int(os.environ.get("LOCAL_RANK", "0"))
 
 
-def run_script(script: Path, arguments: list[str], folder: Path, *, device: int, period: float) -> int:
+def run_script(
+    script: Path, arguments: list[str], folder: Path, *, device: int, period: float
+) -> int:
     """Run a script with FORCE_OVERFLOW_CHECK=1, the switch on and a probe beside it.
 
     Args:
@@ -43,10 +49,9 @@ def run_script(script: Path, arguments: list[str], folder: Path, *, device: int,
     os.environ[VARIABLE] = "1"
     wheel.load().npu.set_device(device)
     switch.enable([device])
-    from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: PLC0415
-
+    optimizers = importlib.import_module("torch.optim.optimizer")
     probe = OverflowProbe(folder, device=device, period=period).start()
-    hook = register_optimizer_step_post_hook(lambda *_: probe.step())
+    hook = optimizers.register_optimizer_step_post_hook(lambda *_: probe.step())
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.resolve().parent))
     try:
@@ -58,5 +63,7 @@ def run_script(script: Path, arguments: list[str], folder: Path, *, device: int,
         probe.stop()
         elsewhere = [index for index in streams.used_devices() if index != device]
         if elsewhere:
-            _log.warning("the script also used devices %s; only device %d was watched", elsewhere, device)
+            _log.warning(
+                "the script also used devices %s; only device %d was watched", elsewhere, device
+            )
     return 0

@@ -1,16 +1,19 @@
 """Probe files of all ranks put into one order: who overflowed first, as far as the clocks can tell.
 
-An interval says "after begin, before end". One rank is certainly before another only where its end, with the
-clock uncertainty between the two, lies before the other's begin; everything else is undecided, and said to be.
+An interval says "after begin, before end". One rank is certainly before another only where its
+end, with the clock uncertainty between the two, lies before the other's begin; everything else is
+undecided, and said to be.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ovf.npu.intervals import Interval, ProbeFormatError, ProbeRecord, read_probe
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -18,7 +21,8 @@ class RankOverflow:
     """A rank with an overflow, in the merged order.
 
     Attributes:
-        place: 1 for the first; ranks whose order is undecided against the first of their place share it.
+        place: 1 for the first; ranks whose order is undecided against the first of their place
+            share it.
         rank: Global rank.
         host: Its host's name.
         begin_wall_ns: Wall clock of the interval's begin.
@@ -48,7 +52,8 @@ class MergedProbes:
         clean: Ranks watched without one.
         not_watched: Ranks whose probe did not run, with the reason.
         crashed: Ranks whose file has no last line, with the wall time at which they were last seen.
-        uncertainty_ns: The largest clock uncertainty between two ranks with an overflow; None where unknown.
+        uncertainty_ns: The largest clock uncertainty between two ranks with an overflow; None
+            where unknown.
         uncertainty: The same in words.
         notes: What else to know.
     """
@@ -83,7 +88,7 @@ def _certainly_before(a: ProbeRecord, b: ProbeRecord, given: int | None) -> bool
 
 
 def _begin(record: ProbeRecord) -> tuple[int, int, int]:
-    """Order by the middle of the first interval, then by its end and rank, so that equal input gives equal output."""
+    """Order by the middle of the first interval, then by its end, then by rank."""
     first = record.intervals[0]
     begin, end = record.clock.wall(first.begin_ns), record.clock.wall(first.end_ns)
     return (begin + end) // 2, end, record.rank
@@ -122,8 +127,8 @@ def merge(records: list[ProbeRecord], *, clock_uncertainty_ns: int | None = None
 
     Args:
         records: One a rank.
-        clock_uncertainty_ns: How far the clocks of two hosts may be apart, where the user knows better than the
-            kernels. Ranks of one host always share a clock.
+        clock_uncertainty_ns: How far the clocks of two hosts may be apart, where the user knows
+            better than the kernels. Ranks of one host always share a clock.
 
     Returns:
         The order, with what is certain and what is not.
@@ -135,10 +140,18 @@ def merge(records: list[ProbeRecord], *, clock_uncertainty_ns: int | None = None
     for rank in ranks:
         if ranks.count(rank) > 1:
             raise ProbeFormatError(f"rank {rank} has more than one probe file")
-    idle = {r.rank: str(r.end["reason"]) for r in records if r.end is not None and r.end.get("reads") == 0}
+    idle = {
+        r.rank: str(r.end["reason"])
+        for r in records
+        if r.end is not None and r.end.get("reads") == 0
+    }
     hit = sorted((record for record in records if record.intervals), key=_begin)
     first = tuple(
-        sorted(b.rank for b in hit if not any(_certainly_before(a, b, clock_uncertainty_ns) for a in hit if a is not b))
+        sorted(
+            b.rank
+            for b in hit
+            if not any(_certainly_before(a, b, clock_uncertainty_ns) for a in hit if a is not b)
+        )
     )
     rows: list[RankOverflow] = []
     head: ProbeRecord | None = None
@@ -157,7 +170,11 @@ def merge(records: list[ProbeRecord], *, clock_uncertainty_ns: int | None = None
         tuple(rows),
         tuple(sorted(r.rank for r in records if not r.intervals and r.rank not in idle)),
         dict(sorted(idle.items())),
-        {r.rank: r.clock.wall(r.last_seen_ns) for r in sorted(records, key=lambda r: r.rank) if r.end is None},
+        {
+            r.rank: r.clock.wall(r.last_seen_ns)
+            for r in sorted(records, key=lambda r: r.rank)
+            if r.end is None
+        },
         uncertainty_ns,
         words,
         tuple(notes),

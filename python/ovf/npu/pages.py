@@ -1,8 +1,8 @@
-"""The papers of the feature in a torch_npu tree: the API schema entry and the environment-variable page.
+"""The papers of the feature in a torch_npu tree: API schema entry and environment-variable page.
 
-The schema (``test/torch_npu_schema.json``) is the tree's own record of public signatures. The page goes beside
-the one of ``INF_NAN_MODE_FORCE_DISABLE`` in whatever folders and indexes the tree has; a tree without such
-pages gets it under ``docs/``.
+The schema (``test/torch_npu_schema.json``) is the tree's own record of public signatures. The
+page goes beside the one of ``INF_NAN_MODE_FORCE_DISABLE`` in whatever folders and indexes the
+tree has; a tree without such pages gets it under ``docs/``.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ NAME = "FORCE_OVERFLOW_CHECK"
 API = "torch_npu.npu.utils.is_force_overflow_check"
 SIBLING_API = "torch_npu.npu.utils.is_support_inf_nan"
 SUMMARY = {
-    "en": "Turns the stream overflow switch on in INF_NAN mode too (CANN 9.1.0 or newer), so that overflow is "
-    "read from the float_status register.",
-    "zh": "在INF_NAN模式下同样开启stream溢出检测开关（要求CANN 9.1.0及以上版本），通过float_status寄存器检测溢出。",
+    "en": "Turns the stream overflow switch on in INF_NAN mode too (CANN 9.1.0 or newer), so that "
+    "overflow is read from the float_status register.",
+    "zh": "在INF_NAN模式下同样开启stream溢出检测开关（要求CANN 9.1.0及以上版本），"  # noqa: RUF001 - Chinese punctuation
+    "通过float_status寄存器检测溢出。",
 }
 Language = Literal["en", "zh"]
 
@@ -82,7 +83,7 @@ def index_plan(text: str, language: Language) -> list[Insertion]:
 
 
 def index_without(text: str) -> list[str]:
-    """Give the texts that the file may have been before :func:`index_plan`; the caller proves which."""
+    """Give the texts that may have been there before; the caller proves which."""
     line = rf"[^\n]*{NAME}\.md\)[^\n]*\n"
     return [re.sub(line, "", text, count=1), re.sub(rf"\n{line}", "", text, count=1)]
 

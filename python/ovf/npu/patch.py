@@ -1,8 +1,8 @@
 """Bring FORCE_OVERFLOW_CHECK into a torch_npu source tree, and take it out again.
 
-The whole plan is made and proven in memory before a byte is written: the new Python parses, the new C++ has its
-call site where it belongs, and taking the change out again gives the former text. On any doubt the tree is left
-as it is and the reason is given.
+The whole plan is made and proven in memory before a byte is written: the new Python parses, the
+new C++ has its call site where it belongs, and taking the change out again gives the former text.
+On any doubt the tree is left as it is and the reason is given.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ import ast
 import enum
 from dataclasses import dataclass, field
 from importlib import resources
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ovf.npu import call_site, conditions, pages
 from ovf.npu.call_site import StructureError, insert
 from ovf.npu.tree import Change, Tree, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 CORE = "torch_npu/csrc/core/npu"
 DECISION = f"{CORE}/ForceOverflowCheckDecision.h"
@@ -52,7 +55,9 @@ def _shipped(name: str) -> str:
 
 def _headers() -> dict[str, str]:
     """Give the headers by their place in the tree."""
-    return {path: _shipped(path.rpartition("/")[2]) for path in (DECISION, VERSION, call_site.HEADER)}
+    return {
+        path: _shipped(path.rpartition("/")[2]) for path in (DECISION, VERSION, call_site.HEADER)
+    }
 
 
 def _required(tree: Tree, path: str) -> str:
@@ -129,12 +134,23 @@ def _former(path: str, text: str) -> str:
     else:
         candidates = pages.index_without(text)
     for candidate in candidates:
-        try:
-            if candidate != text and _edited(path, candidate) == text:
-                return candidate
-        except StructureError:
-            continue
+        if candidate != text and _would_become(path, candidate, text):
+            return candidate
     raise StructureError(f"{path}: what was added has been edited or moved since")
+
+
+def _would_become(path: str, candidate: str, text: str) -> bool:
+    try:
+        return _edited(path, candidate) == text
+    except StructureError:
+        return False
+
+
+def _prove_way_back(change: Change) -> None:
+    if change.before is None or change.after is None:
+        return
+    if _former(change.path, change.after) != change.before:
+        raise StructureError(f"{change.path}: the way back does not give the former text")
 
 
 def _plan_absent(tree: Tree) -> Plan:
@@ -169,7 +185,9 @@ def _plan_patched(tree: Tree) -> Plan:
     for path, text in created.items():
         found = tree.read(path)
         if found != text:
-            raise StructureError(f"{path}: {'is missing' if found is None else 'differs from what ovf put there'}")
+            raise StructureError(
+                f"{path}: {'is missing' if found is None else 'differs from what ovf put there'}"
+            )
         changes.append(Change(path, text, None))
     for path in (call_site.PATH, conditions.PATH, pages.SCHEMA, *_indexes(tree)):
         now = tree.read(path)
@@ -188,7 +206,8 @@ def plan(root: Path) -> Plan:
         The plan; without changes where ovf has patched the tree already.
 
     Raises:
-        PatchRefusedError: The tree has the feature of its own, lacks what is needed, or looks unfamiliar.
+        PatchRefusedError: The tree has the feature of its own, lacks what is needed, or looks
+            unfamiliar.
     """
     tree = Tree(root)
     try:
@@ -200,9 +219,7 @@ def plan(root: Path) -> Plan:
             raise PatchRefusedError("this tree has FORCE_OVERFLOW_CHECK of its own")
         made = _plan_absent(tree)
         for change in made.changes:
-            if change.before is not None and change.after is not None:
-                if _former(change.path, change.after) != change.before:
-                    raise StructureError(f"{change.path}: the way back does not give the former text")
+            _prove_way_back(change)
     except StructureError as error:
         raise PatchRefusedError(str(error)) from error
     return made
@@ -220,7 +237,9 @@ def plan_revert(root: Path) -> Plan:
         if found is State.ABSENT:
             return Plan([], ["not patched; nothing to revert"])
         if found is State.UPSTREAM:
-            raise PatchRefusedError("FORCE_OVERFLOW_CHECK is part of this tree itself, not put there by ovf")
+            raise PatchRefusedError(
+                "FORCE_OVERFLOW_CHECK is part of this tree itself, not put there by ovf"
+            )
         return _plan_patched(tree)
     except StructureError as error:
         raise PatchRefusedError(str(error)) from error

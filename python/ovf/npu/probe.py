@@ -1,13 +1,14 @@
 """A bypass watcher of the float_status register.
 
-A thread reads the register every period from a stream of its own and notes the intervals in which it was set.
-The training streams see nothing of it: no operator, no event and no synchronisation call goes to them. The
-probe uses one of torch_npu's sync-launch streams where the wheel has them: their operators do not pass through
-the queue that the training thread fills.
+A thread reads the register every period from a stream of its own and notes the intervals in which
+it was set. The training streams see nothing of it: no operator, no event and no synchronisation
+call goes to them. The probe uses one of torch_npu's sync-launch streams where the wheel has them:
+their operators do not pass through the queue that the training thread fills.
 
-What it rests on, and cannot prove without hardware: that the register belongs to the device and not to a
-stream. The self test at the start finds out on the device at hand, by overflowing on one stream of its own and
-reading on another; where that is not seen, the probe says so and stops instead of reporting "no overflow".
+What it rests on, and cannot prove without hardware: that the register belongs to the device and
+not to a stream. The self test at the start finds out on the device at hand, by overflowing on one
+stream of its own and reading on another; where that is not seen, the probe says so and stops
+instead of reporting "no overflow".
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _ALIVE_EVERY_NS = 60 * 1_000_000_000
-#: A read that fails once may be a device being reset; one that keeps failing is the end of the probe.
+#: A read that fails once may be a device being reset; one that keeps failing is the end of the
+#: probe.
 _MAX_FAILURES = 10
 
 
@@ -66,19 +68,21 @@ class DeviceRegister:
 
         Raises:
             UnavailableError: torch_npu cannot be used.
-            RuntimeError: The device has no operators that read the register, or its streams have no switch.
+            RuntimeError: The device has no operators that read the register, or its streams have
+                no switch.
         """
         module = wheel.load()
-        import torch  # noqa: PLC0415
-
-        self._torch = torch
+        self._torch = torch = wheel.torch()
         npu = module.npu
         npu.set_device(self._device)
         if not wheel.has_register_operators():
-            raise RuntimeError(f"{wheel.soc_name()} has no operators that read or clear float_status")
+            raise RuntimeError(
+                f"{wheel.soc_name()} has no operators that read or clear float_status"
+            )
         if wheel.is_inf_nan_mode() and switch.is_on(self._device) is not True:
             raise RuntimeError(
-                f"the streams of device {self._device} do not have the overflow switch: call ovf.npu.enable() first"
+                f"the streams of device {self._device} do not have the overflow switch: "
+                "call ovf.npu.enable() first"
             )
         make = getattr(npu, "SyncLaunchStream", npu.Stream)
         self._stream, self._other = make(), make()
@@ -129,7 +133,8 @@ class OverflowProbe:
         device: Device index; the current device if None.
         period: Seconds between reads. An overflow is placed no finer than this.
         max_bytes: Bound of the file.
-        self_test: Overflow once at the start to prove that the probe would see it. Clears the register.
+        self_test: Overflow once at the start to prove that the probe would see it. Clears the
+            register.
         register: Another register to read, for tests.
 
     Raises:
@@ -141,8 +146,8 @@ class OverflowProbe:
         ...         train(batch)
         ...         probe.step()
 
-    Each read that finds the register set clears it, so that the next interval can be told from this one:
-    ``npu_check_overflow`` and the probe do not share one register well.
+    Each read that finds the register set clears it, so that the next interval can be told from
+    this one: ``npu_check_overflow`` and the probe do not share one register well.
     """
 
     def __init__(
@@ -156,6 +161,7 @@ class OverflowProbe:
         self_test: bool = True,
         register: Register | None = None,
     ) -> None:
+        """Take the settings; nothing is touched before :meth:`start`."""
         if period < 0.001:  # noqa: PLR2004
             raise ValueError(f"period is {period} s; less than 1 ms only burns the host's time")
         if max_bytes < 4096:  # noqa: PLR2004
@@ -188,8 +194,8 @@ class OverflowProbe:
         """Start the thread, and wait until it has taken its stream and passed its self test.
 
         Returns:
-            The probe itself. Training must not fail because of a probe: where it cannot run, ``failure`` says why,
-            a warning is logged, and the file says the same.
+            The probe itself. Training must not fail because of a probe: where it cannot run,
+            ``failure`` says why, a warning is logged, and the file says the same.
 
         Raises:
             RuntimeError: It was started before.
@@ -204,7 +210,9 @@ class OverflowProbe:
                 self.failure = str(error)
         if self._step is None:
             self._step = 0
-        self._thread = threading.Thread(target=self._run, name=f"ovf-probe-{self.rank}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name=f"ovf-probe-{self.rank}", daemon=True
+        )
         self._thread.start()
         self._ready.wait()
         if self.failure is not None:
@@ -222,13 +230,21 @@ class OverflowProbe:
         return self.start()
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         """Stop."""
         self.stop()
 
     def _state(self, at_ns: int) -> dict[str, Any]:
-        return {"at_ns": at_ns, "step": self._step, "reads": self._reads, "failures": self._failures}
+        return {
+            "at_ns": at_ns,
+            "step": self._step,
+            "reads": self._reads,
+            "failures": self._failures,
+        }
 
     def _run(self) -> None:
         register = self._register or DeviceRegister(self._device or 0)
@@ -244,8 +260,9 @@ class OverflowProbe:
                 header.update(register.open())
                 if self._self_test and not register.sees_overflow():
                     self.failure = (
-                        "self test: an overflow on one stream is not seen from another; the register belongs to a "
-                        "stream here, or the switch has no effect, and a probe would report nothing for ever"
+                        "self test: an overflow on one stream is not seen from another; the "
+                        "register belongs to a stream here, or the switch has no effect, and a probe would "
+                        "report nothing for ever"
                     )
                     header["self_test"] = "failed"
                 else:
@@ -253,7 +270,9 @@ class OverflowProbe:
         except Exception as error:  # noqa: BLE001 - reported, and training goes on
             self.failure = next(iter(str(error).splitlines()), type(error).__name__)
         try:
-            file = IntervalFile(self.path, {**header, "clock": Clock.here().to_dict()}, max_bytes=self._max_bytes)
+            file = IntervalFile(
+                self.path, {**header, "clock": Clock.here().to_dict()}, max_bytes=self._max_bytes
+            )
         except OSError as error:
             self.failure = str(error)
             self._ready.set()
@@ -273,15 +292,17 @@ class OverflowProbe:
         self._ready.set()
         while True:
             last = self._stop.wait(self._period)
-            # Taken before the read: what happens during it may belong to the next interval, or to this one.
+            # Taken before the read: what happens during it may belong to the next interval, or to
+            # this one.
             begun_ns, begun_step = time.monotonic_ns(), self._step
             try:
                 if register.read():
                     register.clear()
                     ended_ns = time.monotonic_ns()
                     file.add(Interval(clean_ns, ended_ns, clean_step, self._step))
-                    # An overflow between read and clear is lost to the next read, so this interval reaches to
-                    # the end of the clear, and the next one begins with the read.
+                    # An overflow between read and clear is lost to the next read, so this
+                    # interval reaches to the end of the clear, and the next one begins with the
+                    # read.
                 else:
                     file.clean()
                 clean_ns, clean_step = begun_ns, begun_step

@@ -1,8 +1,8 @@
-"""The float_status register of the current device, with the semantics of the feature's request for comments.
+"""The float_status register of the current device, with the semantics of the feature's request.
 
-Each function defers to the wheel's own where that is right. Where the shipped design drifts (the variable set
-after the first stream: Python says the check is on, no stream has the switch, and the register never moves) it
-says so, instead of reporting "no overflow" for ever.
+Each function defers to the wheel's own where that is right. Where the shipped design drifts (the
+variable set after the first stream: Python says the check is on, no stream has the switch, and
+the register never moves) it says so, instead of reporting "no overflow" for ever.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ class SwitchOffError(RuntimeError):
 
 
 DRIFT = (
-    f"{VARIABLE}=1, but the streams of this device do not have the overflow switch (was the variable set after the "
-    "first stream, or is this torch_npu without the feature?): overflow cannot be seen in the register. "
+    f"{VARIABLE}=1, but the streams of this device do not have the overflow switch (was the "
+    "variable set after the first stream, or is this torch_npu without the feature?): overflow "
+    "cannot be seen in the register. "
     "Call ovf.npu.enable()"
 )
 
@@ -35,7 +36,8 @@ def _drifts() -> bool:
     if not _asked() or not wheel.is_inf_nan_mode():
         return False
     told = switch.is_on()
-    # A CANN that cannot tell: the wheel with the feature is taken at its word, one without it is not.
+    # A CANN that cannot tell: the wheel with the feature is taken at its word, one without it is
+    # not.
     return not told if told is not None else not wheel.has_feature()
 
 
@@ -43,9 +45,9 @@ def is_force_overflow_check() -> bool:
     """Tell whether FORCE_OVERFLOW_CHECK is in effect.
 
     Returns:
-        True where the variable is exactly ``1``, CANN is 9.1.0 or newer, and the streams in use have the switch.
-        Where the first two hold and the third does not, False with a warning. False where torch_npu cannot be
-        used.
+        True where the variable is exactly ``1``, CANN is 9.1.0 or newer, and the streams in use
+        have the switch. Where the first two hold and the third does not, False with a warning.
+        False where torch_npu cannot be used.
     """
     try:
         asked = _asked()
@@ -68,20 +70,14 @@ def _require_register_operators() -> None:
 
 
 def _read() -> bool:
-    module = wheel.load()
-    import torch  # noqa: PLC0415
-
     _require_register_operators()
-    status = module.npu_get_float_status(torch.zeros(8).npu())
+    status = wheel.load().npu_get_float_status(wheel.torch().zeros(8).npu())
     return bool(status.cpu()[0] != 0)
 
 
 def _clear() -> None:
-    module = wheel.load()
-    import torch  # noqa: PLC0415
-
     _require_register_operators()
-    module.npu_clear_float_status(torch.zeros(8).npu())
+    wheel.load().npu_clear_float_status(wheel.torch().zeros(8).npu())
 
 
 def get_npu_overflow_flag() -> bool:
@@ -100,7 +96,8 @@ def get_npu_overflow_flag() -> bool:
         return bool(wheel.utils().get_npu_overflow_flag())
     if not _asked():
         raise RuntimeError(
-            f"the register is not available in INF_NAN mode unless {VARIABLE}=1 and CANN is 9.1.0 or newer; "
+            f"the register is not available in INF_NAN mode unless {VARIABLE}=1 and CANN is "
+            "9.1.0 or newer; "
             "use npu_check_overflow"
         )
     if _drifts():
@@ -111,9 +108,9 @@ def get_npu_overflow_flag() -> bool:
 def npu_check_overflow(grad: Any) -> bool:  # noqa: ANN401 - a tensor or a float
     """Tell whether an overflow happened.
 
-    With the check in effect, or in saturation mode, reads the register and clears it when it was set; ``grad``
-    is not read then, so an Inf that arrived in it is not reported. Otherwise sums ``grad`` on the device and
-    looks at the sum on the host.
+    With the check in effect, or in saturation mode, reads the register and clears it when it was
+    set; ``grad`` is not read then, so an Inf that arrived in it is not reported. Otherwise sums
+    ``grad`` on the device and looks at the sum on the host.
 
     Args:
         grad: A tensor, or a Python float.
@@ -134,19 +131,21 @@ def npu_check_overflow(grad: Any) -> bool:  # noqa: ANN401 - a tensor or a float
             if found:
                 _clear()
             return found
-        warnings.warn(f"{DRIFT}; the value of the argument is checked instead", RuntimeWarning, stacklevel=2)
+        warnings.warn(
+            f"{DRIFT}; the value of the argument is checked instead", RuntimeWarning, stacklevel=2
+        )
     return _value_overflows(grad)
 
 
 def _value_overflows(grad: Any) -> bool:  # noqa: ANN401
-    import torch  # noqa: PLC0415
-
-    if isinstance(grad, torch.Tensor):
+    if isinstance(grad, wheel.torch().Tensor):
         total = float(grad.float().sum())
     elif isinstance(grad, float):
         total = grad
     else:
-        raise RuntimeError(f"cannot check the value of a {type(grad).__name__}; pass a tensor or a float")  # noqa: TRY004
+        raise RuntimeError(  # noqa: TRY004 - torch_npu's own function raises this one
+            f"cannot check the value of a {type(grad).__name__}; pass a tensor or a float"
+        )
     return total - total != 0.0  # Inf and NaN only
 
 
@@ -165,7 +164,8 @@ def clear_npu_overflow_flag() -> None:
         return
     if not _asked():
         warnings.warn(
-            f"in INF_NAN mode there is no register to clear unless {VARIABLE}=1 and CANN is 9.1.0 or newer",
+            f"in INF_NAN mode there is no register to clear unless {VARIABLE}=1 and CANN is "
+            "9.1.0 or newer",
             RuntimeWarning,
             stacklevel=2,
         )

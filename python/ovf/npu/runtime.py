@@ -1,7 +1,7 @@
-"""CANN's runtime library, reached by its C interface: the overflow switch of a stream, and the CANN version.
+"""CANN's runtime library, reached by its C interface: a stream's overflow switch, the version.
 
-torch_npu has loaded ``libascendcl`` by the time anything here is called; it is found again by its name. A CANN
-function that is missing is answered with None or an error, never with a guess.
+torch_npu has loaded ``libascendcl`` by the time anything here is called; it is found again by its
+name. A CANN function that is missing is answered with None or an error, never with a guess.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ def get_switch(pointer: int) -> bool | None:
     Returns:
         Its position; None where CANN cannot tell.
     """
-    call = _function("aclrtGetStreamOverflowSwitch", ctypes.c_void_p, ctypes.POINTER(ctypes.c_uint32))
+    call = _function(
+        "aclrtGetStreamOverflowSwitch", ctypes.c_void_p, ctypes.POINTER(ctypes.c_uint32)
+    )
     flag = ctypes.c_uint32(0)
     if call is None or call(pointer, ctypes.byref(flag)) != SUCCESS:
         return None

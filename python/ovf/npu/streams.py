@@ -1,19 +1,24 @@
 """The streams that torch_npu has on a device, found through its public interface.
 
-torch_npu keeps, a device, one default and one secondary stream and three pools made at first use: normal,
-high priority and sync-launch. Its constructors hand pool streams out in turn, so asking until a pointer comes
-again has seen the whole pool. No constructor gives the secondary stream; it is reached by its stream id.
+torch_npu keeps, a device, one default and one secondary stream and three pools made at first use:
+normal, high priority and sync-launch. Its constructors hand pool streams out in turn, so asking
+until a pointer comes again has seen the whole pool. No constructor gives the secondary stream; it
+is reached by its stream id.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 from ovf.npu import wheel
 
-#: No pool of torch_npu is near this size (32 at most); a constructor that never repeats is a bug, not a pool.
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+#: No pool of torch_npu is near this size (32 at most); a constructor that never repeats is a bug,
+#: not a pool.
 _POOL_LIMIT = 1024
 
 
@@ -23,7 +28,8 @@ class Stream:
 
     Attributes:
         device: Device index.
-        kind: ``default``, ``secondary``, ``normal``, ``high``, ``sync-launch``, ``current`` or ``given``.
+        kind: ``default``, ``secondary``, ``normal``, ``high``, ``sync-launch``, ``current`` or
+            ``given``.
         pointer: CANN's handle.
     """
 
@@ -40,7 +46,8 @@ def _pool(make: Callable[[], Any]) -> Iterator[Any]:
         if first is None:
             first = stream.npu_stream
         elif stream.npu_stream == first:
-            # One stream too many was taken: go round once more, so that the next one handed out is as before.
+            # One stream too many was taken: go round once more, so that the next one handed out
+            # is as before.
             for _ in range(count - 1):
                 make()
             return
@@ -51,9 +58,9 @@ def _pool(make: Callable[[], Any]) -> Iterator[Any]:
 def _secondary_id(ids: dict[str, list[int]]) -> int | None:
     """Work out the secondary stream's id from those of the pools.
 
-    An id is (type << bits) | index, with types and bits that differ between torch_npu lines. The first id of
-    each pool is therefore a multiple of one step; the secondary stream is the only type from 1 on, below the
-    highest one, that no pool has.
+    An id is (type << bits) | index, with types and bits that differ between torch_npu lines. The
+    first id of each pool is therefore a multiple of one step; the secondary stream is the only
+    type from 1 on, below the highest one, that no pool has.
 
     Args:
         ids: The stream ids seen, by kind.
@@ -64,7 +71,7 @@ def _secondary_id(ids: dict[str, list[int]]) -> int | None:
     bases = sorted({min(seen) for kind, seen in ids.items() if kind != "default" and seen})
     if not bases:
         return None
-    step = min([bases[0], *(b - a for a, b in zip(bases, bases[1:], strict=False))])
+    step = min([bases[0], *(b - a for a, b in pairwise(bases))])
     if step <= 0 or any(base % step for base in bases):
         return None
     free = [base for base in range(step, bases[-1], step) if base not in bases]
@@ -105,7 +112,9 @@ def walk(device: int) -> tuple[list[Stream], list[str]]:
             try:
                 take(
                     "secondary",
-                    npu.Stream(stream_id=secondary, device_index=device, device_type=default.device_type),
+                    npu.Stream(
+                        stream_id=secondary, device_index=device, device_type=default.device_type
+                    ),
                 )
             except (RuntimeError, TypeError):
                 secondary = None
@@ -116,7 +125,7 @@ def walk(device: int) -> tuple[list[Stream], list[str]]:
 
 
 def look(device: int) -> list[Stream]:
-    """List the default and the current stream of a device, making none; torch_npu is initialised on it."""
+    """List the default and the current stream of a device; torch_npu is initialised on it."""
     npu = wheel.load().npu
     with npu.device(device):
         pairs = [("default", npu.default_stream()), ("current", npu.current_stream())]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import warnings
 from dataclasses import dataclass, field
+from typing import Any
 
 from ovf.npu import runtime, streams, wheel
 from ovf.npu.gate import MIN_CANN, VARIABLE
 from ovf.npu.streams import Stream
 
 OUTSIDE = (
-    "streams that other libraries make themselves with aclrtCreateStream (HCCL's inner streams, custom operators): "
-    "pass their handles as pointers="
+    "streams that other libraries make themselves with aclrtCreateStream (HCCL's inner streams, "
+    "custom operators): pass their handles as pointers="
 )
 
 
@@ -59,7 +61,7 @@ def covered_streams() -> list[Stream]:
 
 
 def position(stream: Stream) -> bool | None:
-    """Tell a stream's switch, from CANN or else from what this process has set; None where neither tells."""
+    """Tell a stream's switch, by CANN or else by what this process set; None if neither tells."""
     told = runtime.get_switch(stream.pointer)
     return True if told is None and stream.pointer in _process.covered else told
 
@@ -71,13 +73,13 @@ def is_on(device: int | None = None) -> bool | None:
         device: Device index; the current device if None.
 
     Returns:
-        True where the default and the current stream have it, False where one has not, None where CANN cannot
-        tell. torch_npu must be initialised.
+        True where the default and the current stream have it, False where one has not, None where
+        CANN cannot tell. torch_npu must be initialised.
     """
     npu = wheel.load().npu
     index = int(npu.current_device()) if device is None else device
-    # A stream's handle is read only once: that waits for the host's operator queue. Its id costs nothing, and no
-    # one turns a switch off again.
+    # A stream's handle is read only once: that waits for the host's operator queue. Its id costs
+    # nothing, and no one turns a switch off again.
     key = (index, int(npu.current_stream(index).stream_id))
     if key in _process.confirmed:
         return True
@@ -102,9 +104,8 @@ def _watch() -> str | None:
         return "streams made later: TORCH_NPU_SANITIZER uses torch_npu's only stream callback"
     module = wheel.load()
     try:
-        from torch_npu.utils import _npu_trace  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415
-
-        register = _npu_trace.register_callback_for_npu_stream_creation
+        traces: Any = importlib.import_module("torch_npu.utils._npu_trace")
+        register = traces.register_callback_for_npu_stream_creation
         activate = module._C._activate_npu_trace  # noqa: SLF001
     except (ImportError, AttributeError):
         return "streams made later: this torch_npu has no stream callback"
@@ -123,7 +124,7 @@ def _watch() -> str | None:
 
 
 def _refusal(*, force: bool) -> str | None:
-    """Give the reason why the switch stays as it is, in the order in which the shipped wheel decides."""
+    """Give the reason why the switch stays as it is, if the rule forbids turning it on."""
     if not wheel.cann_is_new_enough() and (force or wheel.variable_requests()):
         return f"CANN {wheel.cann_version() or 'of unknown version'} is not {MIN_CANN} or newer"
     if not force and not wheel.variable_requests():
@@ -140,24 +141,27 @@ def enable(
 ) -> Coverage:
     """Turn the overflow switch on for the streams of this process.
 
-    Walks torch_npu's stream pools and sets the switch by CANN's own call. A pool is whole from its first use
-    on, so streams handed out later have the switch too. Works on wheels without the feature; on wheels with it,
-    it repairs a process whose variable was set after the first stream.
+    Walks torch_npu's stream pools and sets the switch by CANN's own call. A pool is whole from
+    its first use on, so streams handed out later have the switch too. Works on wheels without the
+    feature; on wheels with it, it repairs a process whose variable was set after the first
+    stream.
 
-    Making the pools takes 68 streams a device; reading the default stream's handle waits until the operators
-    queued on the host are launched, once.
+    Making the pools takes 68 streams a device; reading the default stream's handle waits until
+    the operators queued on the host are launched, once.
 
     Args:
-        devices: Devices to reach; those used so far if None. Call again when another device is first used.
-        force: Turn it on although FORCE_OVERFLOW_CHECK is not 1. Also sets the variable in this process, so that
-            the wheel's own functions agree.
-        watch: Also catch the streams of devices that are first used later, through a private callback of
-            torch_npu that costs some microseconds an operator (2.4 measured on a simulated CANN).
+        devices: Devices to reach; those used so far if None. Call again when another device is
+            first used.
+        force: Turn it on although FORCE_OVERFLOW_CHECK is not 1. Also sets the variable in this
+            process, so that the wheel's own functions agree.
+        watch: Also catch the streams of devices that are first used later, through a private
+            callback of torch_npu that costs some microseconds an operator (2.4 measured on a
+            simulated CANN).
         pointers: Handles of further streams, made outside torch_npu.
 
     Returns:
-        What was reached and what not. ``on`` is False, with one warning, where the rule forbids it: the variable is
-        not 1, or CANN is older than 9.1.0.
+        What was reached and what not. ``on`` is False, with one warning, where the rule forbids
+        it: the variable is not 1, or CANN is older than 9.1.0.
 
     Raises:
         UnavailableError: torch_npu cannot be used.
@@ -165,37 +169,61 @@ def enable(
     """
     wheel.load().npu.init()
     if not wheel.is_inf_nan_mode():
-        reached = [stream for device in devices or streams.used_devices() for stream in streams.look(device)]
-        return Coverage(True, "saturation mode: torch_npu gives every stream the switch", tuple(reached))
+        reached = [
+            stream
+            for device in devices or streams.used_devices()
+            for stream in streams.look(device)
+        ]
+        return Coverage(
+            on=True,
+            reason="saturation mode: torch_npu gives every stream the switch",
+            streams=tuple(reached),
+        )
     refusal = _refusal(force=force)
     if refusal is not None:
         if refusal != _process.refused:  # once a process, as the wheel's own log warning
             _process.refused = refusal
             warnings.warn(f"the overflow switch stays off: {refusal}", RuntimeWarning, stacklevel=2)
-        return Coverage(False, refusal)
+        return Coverage(on=False, reason=refusal)
     if force:
         os.environ[VARIABLE] = "1"
-    unreachable = []
-    if watch:
-        failure = _watch()
-        if failure is not None:
-            unreachable.append(failure)
+    failure = _watch() if watch else None
+    unreachable = [] if failure is None else [failure]
     for device in devices if devices is not None else streams.used_devices():
         found, unreached = streams.walk(device)
         unreachable += unreached
-        for stream in found:
-            runtime.set_switch(stream.pointer)
-            _process.covered[stream.pointer] = stream
-    for pointer in pointers or []:
-        runtime.set_switch(pointer)
-        _process.covered[pointer] = Stream(int(wheel.load().npu.current_device()), "given", pointer)
-    reached_devices = {stream.device for stream in covered_streams()}
-    later = [d for d in range(wheel.load().npu.device_count()) if d not in reached_devices]
+        _cover(found)
+    here = int(wheel.load().npu.current_device())
+    _cover([Stream(here, "given", pointer) for pointer in pointers or []])
+    return _coverage(unreachable)
+
+
+def _cover(found: list[Stream]) -> None:
+    for stream in found:
+        runtime.set_switch(stream.pointer)
+        _process.covered[stream.pointer] = stream
+
+
+def _coverage(unreachable: list[str]) -> Coverage:
+    """Sum up, by CANN's word: a stream whose switch reads 0 after it was set is not covered."""
+    used = {stream.device for stream in covered_streams()}
+    later = [index for index in range(wheel.load().npu.device_count()) if index not in used]
     if later and not _process.watching:
-        unreachable.append(f"streams of devices not used yet ({', '.join(map(str, later))}): call enable() after their first use")
+        names = ", ".join(map(str, later))
+        unreachable.append(
+            f"streams of devices not used yet ({names}): call enable() after their first use"
+        )
     unreachable.append(OUTSIDE)
-    # CANN's word, not ours: a stream whose switch reads 0 after it was set is not covered.
     dead = [stream for stream in covered_streams() if runtime.get_switch(stream.pointer) is False]
-    unreachable += [f"{stream.kind} stream {stream.pointer:#x}: set, but CANN reads it as off" for stream in dead]
+    unreachable += [
+        f"{stream.kind} stream {stream.pointer:#x}: set, but CANN reads it as off"
+        for stream in dead
+    ]
     live = tuple(stream for stream in covered_streams() if stream not in dead)
-    return Coverage(bool(live), "switch set by ovf", live, tuple(unreachable), _process.watching)
+    return Coverage(
+        on=bool(live),
+        reason="switch set by ovf",
+        streams=live,
+        unreachable=tuple(unreachable),
+        watching=_process.watching,
+    )

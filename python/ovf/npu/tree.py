@@ -1,4 +1,4 @@
-"""A torch_npu source tree as files to read, and a set of changes that is written whole or not at all."""
+"""A torch_npu source tree as files to read, and changes that are written whole or not at all."""
 
 from __future__ import annotations
 
@@ -8,17 +8,14 @@ import os
 import shutil
 import tempfile
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
 
 from ovf.npu.call_site import StructureError
 
 
 @dataclass
 class Tree:
-    """The files of a checkout, by their path from its root, with ``\\n`` line ends while in memory."""
+    """The files of a checkout, by their path from its root, with plain line feeds in memory."""
 
     root: Path
     _crlf: dict[str, bool] = field(default_factory=dict)
@@ -93,47 +90,61 @@ class Change:
 def write(tree: Tree, changes: list[Change]) -> None:
     """Write all changes, or none.
 
-    New contents are first written beside their files and then moved into place one by one; if a move fails,
-    those already made are moved back.
+    New contents are first written beside their files and then moved into place one by one; if a
+    move fails, those already made are moved back.
 
     Raises:
         OSError: Writing failed; the tree is as it was.
     """
-    staged: list[tuple[Path, Path | None, Path | None]] = []
-    done: list[tuple[Path, Path | None]] = []
-    # `folders` unwinds after `stack` has removed the temporary files: a folder made for nothing is empty then.
+    # `folders` unwinds after `stack` has removed the temporary files: a folder made for nothing
+    # is empty then.
     with contextlib.ExitStack() as folders, contextlib.ExitStack() as stack:
-        for change in changes:
-            target = tree.root / change.path
-            kept = new = None
-            if change.after is not None and not target.parent.exists():
-                target.parent.mkdir()
-                folders.callback(_remove_if_empty, target.parent)
-            if change.before is not None:
-                kept = _beside(target, target.read_bytes(), stack)
-                shutil.copystat(target, kept)
-            if change.after is not None:
-                new = _beside(target, tree.encode(change.path, change.after), stack)
-                if kept is not None:
-                    shutil.copymode(target, new)
-                else:
-                    new.chmod(0o644)
-            staged.append((target, kept, new))
+        moves = [_stage(tree, change, folders, stack) for change in changes]
+        done: list[_Move] = []
         try:
-            for target, kept, new in staged:
-                done.append((target, kept))
-                if new is None:
-                    target.unlink()
-                    folders.callback(_remove_if_empty, target.parent)
+            for move in moves:
+                done.append(move)
+                if move.new is None:
+                    move.target.unlink()
+                    folders.callback(_remove_if_empty, move.target.parent)
                 else:
-                    new.replace(target)
+                    move.new.replace(move.target)
         except BaseException:
-            for target, kept in reversed(done):
-                if kept is None:
-                    target.unlink(missing_ok=True)
+            for move in reversed(done):
+                if move.kept is None:
+                    move.target.unlink(missing_ok=True)
                 else:
-                    kept.replace(target)
+                    move.kept.replace(move.target)
             raise
+
+
+@dataclass(frozen=True)
+class _Move:
+    """A file with its old and its new content lying beside it; None stands for no file."""
+
+    target: Path
+    kept: Path | None
+    new: Path | None
+
+
+def _stage(
+    tree: Tree, change: Change, folders: contextlib.ExitStack, stack: contextlib.ExitStack
+) -> _Move:
+    target = tree.root / change.path
+    if change.after is not None and not target.parent.exists():
+        target.parent.mkdir()
+        folders.callback(_remove_if_empty, target.parent)
+    kept = new = None
+    if change.before is not None:
+        kept = _beside(target, target.read_bytes(), stack)
+        shutil.copystat(target, kept)
+    if change.after is not None:
+        new = _beside(target, tree.encode(change.path, change.after), stack)
+        if kept is None:
+            new.chmod(0o644)
+        else:
+            shutil.copymode(target, new)
+    return _Move(target, kept, new)
 
 
 def _remove_if_empty(folder: Path) -> None:
@@ -144,7 +155,7 @@ def _remove_if_empty(folder: Path) -> None:
 def _beside(target: Path, data: bytes, stack: contextlib.ExitStack) -> Path:
     """Write bytes to a temporary file in the target's folder, so that moving it is one rename."""
     handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    path = target.parent / os.path.basename(name)  # noqa: PTH119 - keep the caller's spelling of the folder
+    path = target.parent / Path(name).name
     stack.callback(path.unlink, missing_ok=True)
     with os.fdopen(handle, "wb") as file:
         file.write(data)

@@ -1,6 +1,7 @@
 """The installed torch_npu: whether it can be used, and what it has of the feature.
 
-Nothing is imported before it is asked for, so that ``import ovf.npu`` costs nothing and works without torch.
+Nothing is imported before it is asked for, so that ``import ovf.npu`` costs nothing and works
+without torch.
 """
 
 from __future__ import annotations
@@ -41,6 +42,12 @@ def load() -> Any:  # noqa: ANN401 - torch_npu ships no types
         raise UnavailableError(f"importing torch_npu failed: {line}") from error
 
 
+def torch() -> Any:  # noqa: ANN401 - torch's types would make it a requirement of ovf's own checks
+    """Return torch, which :func:`load` has imported."""
+    load()
+    return importlib.import_module("torch")
+
+
 def utils() -> Any:  # noqa: ANN401
     """Return ``torch_npu.npu.utils``, where the wheel's own three functions live."""
     return load().npu.utils
@@ -52,14 +59,15 @@ def has_feature() -> bool:
 
 
 def has_streams() -> bool:
-    """Tell whether torch_npu is initialised in this process, so that asking it for a stream does nothing new."""
+    """Tell whether torch_npu is initialised in this process."""
     return bool(load().npu.is_initialized())
 
 
 def cann_version() -> str | None:
     """Ask CANN for its version; None where it cannot tell.
 
-    CANN is asked itself, not through torch_npu: some wheels read an uninitialised structure when the query fails.
+    CANN is asked itself, not through torch_npu: some wheels read an uninitialised structure when
+    the query fails.
     """
     load()
     return runtime.cann_version()
@@ -68,8 +76,8 @@ def cann_version() -> str | None:
 def cann_is_new_enough() -> bool:
     """Tell whether CANN allows the check.
 
-    A wheel with the feature is asked by its own comparison, since its C++ side decides by that. The comparison of
-    a wheel without it is not used: some take 9.1.0.RC1 for 9.1.0 or newer.
+    A wheel with the feature is asked by its own comparison, since its C++ side decides by that.
+    The comparison of a wheel without it is not used: some take 9.1.0.RC1 for 9.1.0 or newer.
     """
     compare = getattr(utils(), "_is_gte_cann_version", None) if has_feature() else None
     if compare is None:
@@ -96,5 +104,5 @@ def soc_name() -> str | None:
 
 
 def has_register_operators() -> bool:
-    """Tell whether float_status can be read at all: not on Ascend 950, which runs no aclop operator."""
+    """Tell whether float_status can be read: not on Ascend 950, which runs no aclop operator."""
     return not (soc_name() or "").startswith("Ascend950")

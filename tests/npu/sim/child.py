@@ -26,7 +26,7 @@ def run(code: str, config: dict) -> dict:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            exec(code, {"out": out, "torch": torch, "torch_npu": torch_npu, "__name__": "snippet"})  # noqa: S102
+            exec(code, {"out": out, "torch": torch, "torch_npu": torch_npu, "__name__": "snippet"})
         except BaseException:  # noqa: BLE001
             out["error"] = traceback.format_exc()
     out["warnings"] = [f"{w.category.__name__}: {w.message}" for w in caught]

@@ -6,10 +6,8 @@ import sys
 import threading
 import time
 
-import torch
-import torch_npu
-
 import ovf.npu
+import torch
 
 torch.npu.set_device(0)
 weight = torch.full((8,), 1.0, dtype=torch.float16).npu()
