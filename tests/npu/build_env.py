@@ -1,13 +1,15 @@
+# ruff: noqa: T201 - it talks to whoever started it
+# ruff: noqa: E501 - snippets, tables and command lines stay in one piece
 """Build the simulator environment: real torch_npu wheels beside a simulated CANN.
 
     python tests/npu/build_env.py DIR
     OVF_NPU_ENV=DIR python -m pytest tests/npu
 
-DIR receives one virtual environment a wheel (torch comes once and is hard-linked into the second), the
-simulated CANN compiled from ``sim/cann.c``, and empty shared libraries under the names that the CUDA build
-of torch wants at load time. Everything comes from PyPI by ``pip``; nothing is run against hardware, and the
-script refuses a machine that has a CANN of its own. Running it again on a finished DIR only recompiles the
-simulator.
+DIR receives one virtual environment a wheel (torch comes once and is hard-linked into the
+second), the simulated CANN compiled from ``sim/cann.c``, and empty shared libraries under the
+names that the CUDA build of torch wants at load time. Everything comes from PyPI by ``pip``;
+nothing is run against hardware, and the script refuses a machine that has a CANN of its own.
+Running it again on a finished DIR only recompiles the simulator.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from pathlib import Path
 TORCH = "2.7.1"
 #: The wheel that has FORCE_OVERFLOW_CHECK and one that does not, of the same torch line.
 WHEELS = {"with": "2.7.1.post11", "without": "2.7.1.post8"}
-#: What torch and torch_npu import on the way; installed by name because --no-deps leaves out nvidia's 2.7 GB.
+#: What torch and torch_npu import on the way; installed by name because --no-deps leaves out
+#: nvidia's 2.7 GB.
 REQUIREMENTS = [
     "numpy", "typing_extensions", "pyyaml", "sympy", "networkx", "jinja2", "filelock", "fsspec",
     "decorator", "attrs", "psutil", "scipy", "setuptools", "packaging", "click", "rich", "rich-click",
@@ -166,8 +169,9 @@ def build_cann(root: Path) -> dict[str, int]:
 def build_cuda_stand_ins(root: Path) -> list[str]:
     """Make one library of functions that do nothing, under every name that torch needs and the system lacks.
 
-    torch on PyPI for x86-64 is the CUDA build; its libraries load only where the CUDA ones resolve. No CUDA
-    function is ever called here. Symbols keep the version that torch's libraries ask for.
+    torch on PyPI for x86-64 is the CUDA build; its libraries load only where the CUDA ones
+    resolve. No CUDA function is ever called here. Symbols keep the version that torch's libraries
+    ask for.
     """
     work = root / "loader"
     shutil.rmtree(work, ignore_errors=True)

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - snippets, tables and command lines stay in one piece
 """The simulator environment and real torch_npu branches, where they exist."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - snippets, tables and command lines stay in one piece
 """Compiles our C++ and, out of a patched torch_npu tree, its stream creation; both run without torch and CANN."""
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
+# ruff: noqa: E501 - snippets, tables and command lines stay in one piece
 """`ovf npu patch` on every 2.x branch of a real torch_npu clone.
 
-OVF_TORCH_NPU_REPO names the git folder of a clone (github.com/Ascend/pytorch); nothing of it is kept here. With the
-simulator environment as well (OVF_NPU_ENV), the gate header is compiled against each branch's headers.
+OVF_TORCH_NPU_REPO names the git folder of a clone (github.com/Ascend/pytorch); nothing of it is
+kept here. With the simulator environment as well (OVF_NPU_ENV), the gate header is compiled
+against each branch's headers.
 """
 
 from __future__ import annotations
@@ -13,13 +15,16 @@ import re
 import shutil
 import subprocess
 import tarfile
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from native import compiler, stream_creation
 from ovf.npu import call_site, conditions, pages
 from ovf.npu.patch import PatchRefusedError, carry_out, plan, plan_revert
 from table import ROWS, rule
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 FOLDERS = ["torch_npu/npu", "torch_npu/csrc", "test/torch_npu_schema.json", "docs"]
 #: The one 2.x branch whose stream creation asks something else; it is refused.
@@ -147,8 +152,8 @@ def test_patched_stream_creation_follows_the_rule(checkout, branch, tmp_path):
 def test_gate_compiles_against_the_branch_headers(checkout, branch, tmp_path, simulator):
     """Real headers: the branch's, and below them those of torch and CANN that the wheel ships.
 
-    A branch may name CANN types that are newer or older than the wheel's CANN headers; each is stood in for by an
-    empty declaration, and nothing else is.
+    A branch may name CANN types that are newer or older than the wheel's CANN headers; each is
+    stood in for by an empty declaration, and nothing else is.
     """
     tree = checkout(branch)
     apply(tree)
@@ -179,7 +184,7 @@ def test_gate_compiles_against_the_branch_headers(checkout, branch, tmp_path, si
             break
         unknown = set(
             re.findall(
-                r"‘((?:acl|Hccl)\w+)’ (?:has not been declared|was not declared|does not name a type)",
+                r"\u2018((?:acl|Hccl)\w+)\u2019 (?:has not been declared|was not declared|does not name a type)",
                 done.stderr,
             )
         )

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - snippets, tables and command lines stay in one piece
 """`ovf npu` as a person meets it, and the package without torch."""
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ import sys
 import pytest
 from click.testing import CliRunner
 from conftest import ROOT
+from ovf.npu.cli import npu
 from test_npu_probe import write
 from trees import make_tree
 
-from ovf.npu.cli import npu
 
 def run(*arguments: object):
     return CliRunner().invoke(npu, [str(argument) for argument in arguments])
@@ -21,7 +22,11 @@ def run(*arguments: object):
 
 def python(code: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONPATH": str(ROOT / "python")}
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONPATH": str(ROOT / "python")},
     )
     return done.stdout
 
@@ -45,14 +50,23 @@ for name, arguments in (('get_npu_overflow_flag', ()), ('npu_check_overflow', (1
     except ovf.npu.UnavailableError as error:
         print(error)
 """
-    assert python(code).split("\n")[:-1] == ["unavailable: torch is not installed", "False", *["torch is not installed"] * 4]
+    assert python(code).split("\n")[:-1] == [
+        "unavailable: torch is not installed",
+        "False",
+        *["torch is not installed"] * 4,
+    ]
 
 
 def test_a_broken_torch_npu_is_unavailable_with_its_reason(tmp_path):
     (tmp_path / "torch.py").write_text("")
-    (tmp_path / "torch_npu.py").write_text("raise ImportError('libhccl.so: cannot open shared object file\\nmore')")
+    (tmp_path / "torch_npu.py").write_text(
+        "raise ImportError('libhccl.so: cannot open shared object file\\nmore')"
+    )
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nimport ovf.npu\nprint(ovf.npu.status().reason)"
-    assert python(code).strip() == "unavailable: importing torch_npu failed: libhccl.so: cannot open shared object file"
+    assert (
+        python(code).strip()
+        == "unavailable: importing torch_npu failed: libhccl.so: cannot open shared object file"
+    )
 
 
 def test_status_exits_one_where_it_is_off(monkeypatch):
@@ -67,7 +81,10 @@ def test_status_exits_one_where_it_is_off(monkeypatch):
 def test_patch_check_diff_and_revert(tmp_path):
     tree = make_tree(tmp_path / "tree")
     before = {path: path.read_bytes() for path in tree.rglob("*") if path.is_file()}
-    assert (run("patch", tree, "--check").exit_code, run("patch", tree, "--diff").exit_code) == (1, 0)
+    assert (run("patch", tree, "--check").exit_code, run("patch", tree, "--diff").exit_code) == (
+        1,
+        0,
+    )
     assert {path: path.read_bytes() for path in tree.rglob("*") if path.is_file()} == before
     diff = run("patch", tree, "--diff").stdout
     assert "+++ b/torch_npu/csrc/core/npu/ForceOverflowCheck.h" in diff
@@ -86,7 +103,14 @@ def test_patch_check_diff_and_revert(tmp_path):
 def test_the_diff_is_what_patch_applies(tmp_path):
     tree, other = make_tree(tmp_path / "a"), make_tree(tmp_path / "b")
     (tmp_path / "change.diff").write_text(run("patch", tree, "--diff").stdout)
-    done = subprocess.run(["git", "apply", "../change.diff"], cwd=other, capture_output=True, text=True, check=False, env={"GIT_CEILING_DIRECTORIES": str(tmp_path), "PATH": "/usr/local/bin:/usr/bin:/bin"})
+    done = subprocess.run(
+        ["git", "apply", "../change.diff"],
+        cwd=other,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"GIT_CEILING_DIRECTORIES": str(tmp_path), "PATH": "/usr/local/bin:/usr/bin:/bin"},
+    )
     assert done.returncode == 0, done.stderr
     assert run("patch", other, "--check").exit_code == 0
 
@@ -95,10 +119,21 @@ def test_patch_refuses_in_one_line(tmp_path):
     result = run("patch", tmp_path)
     assert result.exit_code == 1
     assert result.stderr.count("\n") == 1
-    assert "refused: torch_npu/csrc/core/npu/interface/AclInterface.cpp: no such file" in result.stderr
+    assert (
+        "refused: torch_npu/csrc/core/npu/interface/AclInterface.cpp: no such file" in result.stderr
+    )
 
 
-@pytest.mark.parametrize("arguments", [("patch", "/no/such/tree"), ("patch", ".", "--check", "--diff"), ("patch",), ("probe", "/no/such.py"), ("nonsense",)])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("patch", "/no/such/tree"),
+        ("patch", ".", "--check", "--diff"),
+        ("patch",),
+        ("probe", "/no/such.py"),
+        ("nonsense",),
+    ],
+)
 def test_usage_errors_exit_two(arguments):
     assert run(*arguments).exit_code == 2
 
@@ -167,11 +202,28 @@ def test_probe_runs_a_script_in_the_simulator(simulator, tmp_path):
 def test_status_in_the_simulator(simulator):
     code = "import sys; from ovf.npu.cli import npu; npu()"
     base = [simulator.python("with"), "-c", code, "status", "--json"]
-    on = subprocess.run([*base, "--touch-device"], env=simulator.environment(FORCE_OVERFLOW_CHECK="1"), capture_output=True, text=True, check=False)
+    on = subprocess.run(
+        [*base, "--touch-device"],
+        env=simulator.environment(FORCE_OVERFLOW_CHECK="1"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     found = json.loads(on.stdout[on.stdout.index("{") :])
     assert on.returncode == 0
-    assert (found["on"], found["mode"], found["soc"], found["feature_in_wheel"]) == (True, "INF_NAN", "Ascend910B2", True)
+    assert (found["on"], found["mode"], found["soc"], found["feature_in_wheel"]) == (
+        True,
+        "INF_NAN",
+        "Ascend910B2",
+        True,
+    )
     assert found["streams"] == [{"device": 0, "on": 1, "off": 0, "unknown": 0}]
-    off = subprocess.run(base, env=simulator.environment(FORCE_OVERFLOW_CHECK="1", OVF_SIM_CANN="9.0.0"), capture_output=True, text=True, check=False)
+    off = subprocess.run(
+        base,
+        env=simulator.environment(FORCE_OVERFLOW_CHECK="1", OVF_SIM_CANN="9.0.0"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert off.returncode == 1
     assert "not 9.1.0 or newer" in json.loads(off.stdout[off.stdout.index("{") :])["reason"]

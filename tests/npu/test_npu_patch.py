@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - snippets, tables and command lines stay in one piece
 """The patcher on small trees of our own: what it does, what it refuses, and that it never leaves a tree half done."""
 
 from __future__ import annotations
@@ -218,7 +219,7 @@ def test_revert_refuses_what_was_edited_since(tmp_path, path):
     else:
         (tree / path).write_text(text + "// mine\n")
     before = files_of(tree)
-    with pytest.raises(PatchRefusedError, match="edited or moved|differs"):
+    with pytest.raises(PatchRefusedError, match=r"edited or moved|differs"):
         plan_revert(tree)
     with pytest.raises(PatchRefusedError):
         plan(tree)

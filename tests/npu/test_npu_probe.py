@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - snippets, tables and command lines stay in one piece
 """The probe, its file and the merge, with a register and clocks of our own: no device, no torch."""
 
 from __future__ import annotations
@@ -78,7 +79,8 @@ def test_probe_notes_when_and_in_which_step(tmp_path):
         assert interval.step_begin == interval.step_end == step
     assert record.end["reason"] == "stopped"
     assert record.end["reads"] == register.reads
-    assert register.threads and threading.get_ident() not in register.threads
+    assert register.threads
+    assert threading.get_ident() not in register.threads
 
 
 def test_overflow_in_every_read_is_one_interval(tmp_path):
@@ -128,7 +130,7 @@ def test_probe_without_torch_npu_does_not_raise(tmp_path):
 
 @pytest.mark.parametrize("arguments", [{"period": 0.0}, {"max_bytes": 10}])
 def test_nonsense_is_refused(tmp_path, arguments):
-    with pytest.raises(ValueError, match="period|max_bytes"):
+    with pytest.raises(ValueError, match=r"period|max_bytes"):
         OverflowProbe(tmp_path, rank=0, **arguments)
 
 

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - snippets, tables and command lines stay in one piece
 """The probe on four simulated ranks, with overflows at known times (simulated CANN)."""
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from ovf.npu.intervals import read_probe
 from ovf.npu.merge import merge_probes
 
 RANK = HERE / "sim" / "rank.py"
-#: Rank -> seconds after the common start at which it overflows; None for never. Rank 2 is the first.
+#: Rank -> seconds after the common start at which it overflows; None for never. Rank 2 is the
+#: first.
 OVERFLOWS = {0: 2.5, 1: None, 2: 1.0, 3: 1.75}
 SYNCHRONISATION = ("aclrtSynchronizeStream", "aclrtSynchronizeStreamWithTimeout", "aclrtSynchronizeDevice",
                    "aclrtSynchronizeEvent", "aclrtStreamWaitEvent", "aclrtRecordEvent")  # fmt: skip
@@ -90,7 +92,8 @@ def test_training_streams_see_no_synchronisation_of_the_probe(runs):
         own = {fields(line)["stream"] for line in calls if "FloatStatus" in line[3]}
         assert len(own) == 1  # the probe's stream, and no other reads the register
         assert not own & set(told[rank]["training_streams"])
-        # Of all that the probe's thread did while the rank trained, nothing touched a stream of the training.
+        # Of all that the probe's thread did while the rank trained, nothing touched a stream of
+        # the training.
         probe_calls = [line for line in calls if line[1] == str(told[rank]["probe_thread"])]
         assert len([line for line in probe_calls if "NPUGetFloatStatus" in line[3]]) > 20
         assert {

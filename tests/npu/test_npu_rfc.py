@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - snippets, tables and command lines stay in one piece
 """The request's six unit tests, on a real wheel with the feature and through ovf.npu on one without (simulated CANN)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - snippets, tables and command lines stay in one piece
 """enable() on the wheel without the feature, and the late variable on the one with it (simulated CANN)."""
 
 from __future__ import annotations
@@ -172,7 +173,7 @@ out['repaired'] = [ovf.npu.is_force_overflow_check(), ovf.npu.get_npu_overflow_f
 def test_variable_set_after_import_and_before_the_first_stream_works(simulator):
     code = (
         "import os\nos.environ['FORCE_OVERFLOW_CHECK'] = '1'\nimport ovf.npu\n"
-         """
+        """
 out['before'] = ovf.npu.is_force_overflow_check()
 half = torch.full((4,), 65504.0, dtype=torch.float16).npu()
 total = half + half

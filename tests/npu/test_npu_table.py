@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - snippets, tables and command lines stay in one piece
 """Streams with the switch and is_force_overflow_check() over the whole table, on real wheels (simulated CANN)."""
 
 from __future__ import annotations

@@ -1,9 +1,13 @@
+# ruff: noqa: E501 - snippets, tables and command lines stay in one piece
 """Small torch_npu-like source trees of our own, for the patcher's tests. Not a line is torch_npu's."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 CALL_SITE = """\
 #include "AclInterface.h"
@@ -87,11 +91,11 @@ INDEX = """\
 | [INF_NAN_MODE_FORCE_DISABLE](INF_NAN_MODE_FORCE_DISABLE.md) | forces it |
 | [COMBINED_ENABLE](COMBINED_ENABLE.md) | another |
 """
-SPACED_MENU = """\
-- **[INF\\_NAN\\_MODE\\_FORCE\\_DISABLE](INF_NAN_MODE_FORCE_DISABLE.md)**  
-
-- **[COMBINED\\_ENABLE](COMBINED_ENABLE.md)**  
-"""
+SPACED_MENU = (
+    "- **[INF\\_NAN\\_MODE\\_FORCE\\_DISABLE](INF_NAN_MODE_FORCE_DISABLE.md)**  \n"
+    "\n"
+    "- **[COMBINED\\_ENABLE](COMBINED_ENABLE.md)**  \n"
+)
 
 
 def make_tree(root: Path, *, docs: bool = True, schema: bool = True, crlf: bool = False) -> Path:

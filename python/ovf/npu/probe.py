@@ -260,9 +260,9 @@ class OverflowProbe:
                 header.update(register.open())
                 if self._self_test and not register.sees_overflow():
                     self.failure = (
-                        "self test: an overflow on one stream is not seen from another; the "
-                        "register belongs to a stream here, or the switch has no effect, and a probe would "
-                        "report nothing for ever"
+                        "self test: an overflow on one stream is not seen from another; "
+                        "the register belongs to a stream here, or the switch has no effect, and "
+                        "a probe would report nothing for ever"
                     )
                     header["self_test"] = "failed"
                 else:

@@ -1,9 +1,10 @@
 """Runs snippets in processes of their own, forked from one that has imported torch_npu.
 
-torch_npu keeps its decisions in C++ statics, so one configuration needs one process; importing it takes seconds.
-Nothing that the snippets look at is decided before the fork except the CANN version, which some wheels query at
-import: callers give one CANN version a call. Reads {"code": ..., "configs": [{"NAME": "value" or null}, ...]}
-from standard input and writes a JSON list of results, one a configuration: what the snippet left in ``out``.
+torch_npu keeps its decisions in C++ statics, so one configuration needs one process; importing it
+takes seconds. Nothing that the snippets look at is decided before the fork except the CANN
+version, which some wheels query at import: callers give one CANN version a call. Reads {"code":
+..., "configs": [{"NAME": "value" or null}, ...]} from standard input and writes a JSON list of
+results, one a configuration: what the snippet left in ``out``.
 """
 
 import json

@@ -1,3 +1,5 @@
+# ruff: noqa: T201 - it talks to whoever started it
+# ruff: noqa: E501 - snippets, tables and command lines stay in one piece
 """One simulated rank: trains for three seconds with small fp16 steps, and overflows once at a given moment."""
 
 import json
@@ -25,7 +27,8 @@ at = float(os.environ["OVERFLOW_AT"]) if os.environ["OVERFLOW_AT"] else None
 time.sleep(max(0.0, begin - time.monotonic()))
 told = {"begin_ns": time.monotonic_ns(), "overflow_ns": None, "overflow_step": None}
 for step in range(60):
-    # A step every 50 ms: three operators, no synchronisation until every twentieth step looks at a value.
+    # A step every 50 ms: three operators, no synchronisation until every twentieth step looks at
+    # a value.
     time.sleep(max(0.0, begin + 0.05 * step - time.monotonic()))
     result = weight + weight
     result = result * weight
