@@ -10,8 +10,8 @@ import sys
 
 import pytest
 from click.testing import CliRunner
-from conftest import ROOT
 from ovf.npu.cli import npu
+from simulator import ROOT
 from test_npu_probe import write
 from trees import make_tree
 

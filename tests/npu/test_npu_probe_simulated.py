@@ -8,9 +8,9 @@ import subprocess
 import time
 
 import pytest
-from conftest import HERE, _read_log
 from ovf.npu.intervals import read_probe
 from ovf.npu.merge import merge_probes
+from simulator import HERE, read_log
 
 RANK = HERE / "sim" / "rank.py"
 #: Rank -> seconds after the common start at which it overflows; None for never. Rank 2 is the
@@ -47,7 +47,7 @@ def train(simulator, folder, *, probe: bool, overflows=OVERFLOWS, **knobs):
         out, err = process.communicate(timeout=300)
         assert process.returncode == 0, err[-3000:]
         told[rank] = json.loads(out.splitlines()[-1])
-    return {rank: _read_log(folder / f"rank{rank}.log") for rank in ranks}, told
+    return {rank: read_log(folder / f"rank{rank}.log") for rank in ranks}, told
 
 
 def during_training(log, told):
