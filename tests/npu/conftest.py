@@ -23,9 +23,7 @@ def simulator() -> Simulator:
         pytest.skip("OVF_NPU_ENV is not set: build it with python tests/npu/build_env.py DIR")
     root = Path(place).resolve()
     if not (root / "env.json").exists():
-        pytest.skip(
-            f"{root} is not a finished simulator environment: run python tests/npu/build_env.py {root}"
-        )
+        pytest.skip(f"{root} is not finished: run python tests/npu/build_env.py {root}")
     if os.environ.get("CI"):
         pytest.skip("the simulator environment is never used in CI")
     return Simulator(root)

@@ -10,7 +10,7 @@ import threading
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from ovf.npu import OverflowProbe
 from ovf.npu.clock import Clock
@@ -256,6 +256,7 @@ def test_wall_clocks_are_anchored(tmp_path):
     assert [row.begin_wall_ns for row in merge_probes(tmp_path).overflows] == [5_500, 6_000]
 
 
+@settings(deadline=None)  # files and processes, on a machine that others use too
 @given(
     st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 100)), min_size=1, max_size=6),
     st.integers(0, 50),
