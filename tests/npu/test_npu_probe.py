@@ -120,6 +120,18 @@ def test_probe_gives_up_after_failing_reads_and_counts_them(tmp_path):
     assert merge_probes(tmp_path).not_watched[0] == end["reason"]
 
 
+def test_probe_that_gave_up_half_way_does_not_count_as_clean(tmp_path):
+    register = FakeRegister()
+    probe = OverflowProbe(tmp_path, rank=0, period=0.001, register=register).start()
+    wait_for(lambda: register.reads >= 5)
+    register.broken = "read"
+    wait_for(lambda: "gave up" in probe.path.read_text())
+    probe.stop()
+    merged = merge_probes(tmp_path)
+    assert merged.clean == ()
+    assert "gave up after 10 failed reads: device lost" in merged.not_watched[0]
+
+
 def test_probe_without_torch_npu_does_not_raise(tmp_path):
     if importlib.util.find_spec("torch_npu") is not None:
         pytest.skip("torch_npu is installed here")

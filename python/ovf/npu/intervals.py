@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SCHEMA_VERSION = 1
+#: The reason in the last line of a probe that ran to its end.
+STOPPED = "stopped"
 #: Kept free in a bounded file so that its last line always fits.
 _RESERVE = 512
 

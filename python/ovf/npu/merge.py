@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from ovf.npu.intervals import Interval, ProbeFormatError, ProbeRecord, read_probe
+from ovf.npu.intervals import STOPPED, Interval, ProbeFormatError, ProbeRecord, read_probe
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,7 +50,7 @@ class MergedProbes:
         first: Ranks that can have been first: no other rank is certainly before them.
         overflows: Ranks with an overflow, by first interval.
         clean: Ranks watched without one.
-        not_watched: Ranks whose probe did not run, with the reason.
+        not_watched: Ranks whose probe did not run, or not to the end, with the reason.
         crashed: Ranks whose file has no last line, with the wall time at which they were last seen.
         uncertainty_ns: The largest clock uncertainty between two ranks with an overflow; None
             where unknown.
@@ -140,10 +140,11 @@ def merge(records: list[ProbeRecord], *, clock_uncertainty_ns: int | None = None
     for rank in ranks:
         if ranks.count(rank) > 1:
             raise ProbeFormatError(f"rank {rank} has more than one probe file")
+    # A probe that gave up half way has not shown its rank to be clean either.
     idle = {
         r.rank: str(r.end["reason"])
         for r in records
-        if r.end is not None and r.end.get("reads") == 0
+        if r.end is not None and r.end.get("reason") != STOPPED
     }
     hit = sorted((record for record in records if record.intervals), key=_begin)
     first = tuple(

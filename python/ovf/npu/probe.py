@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ovf.npu import streams, switch, wheel
 from ovf.npu.clock import Clock
-from ovf.npu.intervals import Interval, IntervalFile, probe_path
+from ovf.npu.intervals import STOPPED, Interval, IntervalFile, probe_path
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -288,7 +288,7 @@ class OverflowProbe:
         clean_ns, clean_step = time.monotonic_ns(), self._step
         alive_ns = clean_ns
         in_a_row = 0
-        reason = "stopped"
+        reason = STOPPED
         self._ready.set()
         while True:
             last = self._stop.wait(self._period)
