@@ -220,7 +220,7 @@ def test_order_on_one_host_needs_no_slack(tmp_path):
     write(tmp_path, 0, (500, 600), (900, 950))
     write(tmp_path, 1)
     write(tmp_path, 2, (100, 200))
-    write(tmp_path, 3, (200, 300))
+    write(tmp_path, 3, (201, 300))
     merged = merge_probes(tmp_path)
     assert merged.first == (2,)
     assert [(row.place, row.rank, row.intervals) for row in merged.overflows] == [
@@ -247,8 +247,8 @@ def test_between_hosts_the_clocks_decide(tmp_path):
     merged = merge_probes(tmp_path)
     assert (merged.first, merged.uncertainty_ns) == ((0, 1), 50)  # 40 apart, 50 uncertain
     assert "bounds" in merged.uncertainty
-    assert merge_probes(tmp_path, clock_uncertainty_ns=40).first == (0,)
-    write(tmp_path, 1, (250, 300), clock=there)
+    assert merge_probes(tmp_path, clock_uncertainty_ns=39).first == (0,)
+    write(tmp_path, 1, (251, 300), clock=there)
     assert merge_probes(tmp_path).first == (0,)
 
 
@@ -281,7 +281,7 @@ def test_first_is_never_certainly_after_another(tmp_path_factory, spans, slack):
     merged = merge_probes(folder)
     can_be_first = [
         rank for rank, (begin, _) in enumerate(spans)
-        if all(other == rank or e_begin + e_width + 2 * slack > begin for other, (e_begin, e_width) in enumerate(spans))
+        if all(other == rank or e_begin + e_width + 2 * slack >= begin for other, (e_begin, e_width) in enumerate(spans))
     ]  # fmt: skip
     assert list(merged.first) == can_be_first
     assert merged.first

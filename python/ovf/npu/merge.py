@@ -84,7 +84,7 @@ def _certainly_before(a: ProbeRecord, b: ProbeRecord, given: int | None) -> bool
     a_end, b_begin = a.clock.wall(a.intervals[0].end_ns), b.clock.wall(b.intervals[0].begin_ns)
     if a.clock.host == b.clock.host:
         a_end, b_begin = a.intervals[0].end_ns, b.intervals[0].begin_ns
-    return a_end + uncertainty <= b_begin
+    return a_end + uncertainty < b_begin
 
 
 def _begin(record: ProbeRecord) -> tuple[int, int, int]:
