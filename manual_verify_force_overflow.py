@@ -56,10 +56,7 @@ def verify() -> int:
     state = ovf.npu.status(touch_device=True)
     if state.available and not state.on and state.requested and state.cann_allows:
         coverage = ovf.npu.enable()
-        say(
-            f"switch set on {len(coverage.streams)} streams; not reached: "
-            f"{'; '.join(coverage.unreachable)}"
-        )
+        say(f"switch set on {len(coverage.streams)} streams; not reached: {'; '.join(coverage.unreachable)}")
         state = ovf.npu.status(touch_device=True)
     say(f"state: {'on' if state.on else 'off'} ({state.reason})")
     say(
@@ -109,8 +106,9 @@ def time_products(iterations: int, size: int) -> float:
     Returns:
         Milliseconds an iteration.
     """
-    import ovf.npu  # noqa: PLC0415
     import torch  # noqa: PLC0415
+
+    import ovf.npu  # noqa: PLC0415
 
     torch.npu.set_device(0)
     left = torch.ones(size, size).half().npu()
@@ -180,12 +178,8 @@ def main() -> int:
     Returns:
         The exit code.
     """
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--perf", action="store_true", help="time the matrix product with the switch on and off"
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--perf", action="store_true", help="time the matrix product with the switch on and off")
     parser.add_argument("--pairs", type=int, default=5, help="runs of each kind (5)")
     parser.add_argument("--iterations", type=int, default=200, help="products a run (200)")
     parser.add_argument("--size", type=int, default=4096, help="side of the matrices (4096)")
@@ -198,9 +192,7 @@ def main() -> int:
         import ovf.npu  # noqa: PLC0415
 
         state = ovf.npu.status()
-        sys.stdout.write(
-            json.dumps({"ms": milliseconds, "switch": state.on, "simulated": is_simulated()}) + "\n"
-        )
+        sys.stdout.write(json.dumps({"ms": milliseconds, "switch": state.on, "simulated": is_simulated()}) + "\n")
         return 0
     return perf(options.pairs, options.iterations, options.size) if options.perf else verify()
 

@@ -16,27 +16,29 @@ from typing import TYPE_CHECKING, Any
 
 import ovf
 
-# rich-click and rich take longer to import than most dumps to read; only help and the screen for people need them.
-if TYPE_CHECKING or len(sys.argv) < 2 or {"-h", "--help"} & set(sys.argv):  # noqa: PLR2004 - no argument at all
-    import rich_click as click
-
-    click.rich_click.TEXT_MARKUP = "markdown"
-else:
-    import click
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    import rich_click as click
     from rich.console import Console
+    from rich_click import RichGroup as _Group
 
     from ovf.report import Report
+elif len(sys.argv) > 1 and not {"-h", "--help"} & set(sys.argv):
+    # rich-click takes longer to import than most dumps to read; only help needs it.
+    import click
+    from click import Group as _Group
+else:
+    import rich_click as click
+    from rich_click import RichGroup as _Group
+
+    click.rich_click.TEXT_MARKUP = "markdown"
 
 _USAGE = 2
 _INTERRUPTED = 130
-_Group: type[click.Group] = getattr(click, "RichGroup", click.Group)
 
 
-class _Lazy(_Group):  # type: ignore[misc,valid-type]  # the class depends on what is imported
+class _Lazy(_Group):
     """A group whose `npu` part is imported only when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -1,5 +1,5 @@
 # ruff: noqa: T201 - it talks to whoever started it
-# ruff: noqa: E501 - snippets, tables and command lines stay in one piece
+
 """Build the simulator environment: real torch_npu wheels beside a simulated CANN.
 
     python tests/npu/build_env.py DIR
@@ -41,9 +41,7 @@ HERE = Path(__file__).resolve().parent
 
 def run(*command: str | Path) -> str:
     """Run a command and return its standard output; its failure is ours."""
-    return subprocess.run(
-        [str(c) for c in command], check=True, stdout=subprocess.PIPE, text=True
-    ).stdout
+    return subprocess.run([str(c) for c in command], check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def real_cann() -> str | None:
@@ -104,9 +102,7 @@ def install(root: Path) -> None:
 
 def dynamic(option: str, library: Path, *, versions: bool = False) -> list[str]:
     """List the dynamic symbols of a library as nm sees them, weak ones left out."""
-    lines = run(
-        "nm", "-D", option, *([] if versions else ["--without-symbol-versions"]), library
-    ).splitlines()
+    lines = run("nm", "-D", option, *([] if versions else ["--without-symbol-versions"]), library).splitlines()
     return [line.split()[-1] for line in lines if line.split()[-2] not in {"w", "v"}]
 
 
@@ -119,10 +115,7 @@ def build_cann(root: Path) -> dict[str, int]:
     wanted: set[str] = set()
     for kind in WHEELS:
         package = site_packages(root / kind) / "torch_npu"
-        libraries = [
-            package / "lib" / f"lib{name}.so"
-            for name in ("torch_npu", "npu_profiler", "tensorpipe")
-        ]
+        libraries = [package / "lib" / f"lib{name}.so" for name in ("torch_npu", "npu_profiler", "tensorpipe")]
         for library in [*libraries, *package.glob("_C*.so")]:
             wanted |= set(dynamic("--undefined-only", library))
     torch = site_packages(root / "with") / "torch"
@@ -130,11 +123,7 @@ def build_cann(root: Path) -> dict[str, int]:
     for name in ("c10", "torch", "torch_cpu", "torch_python", "shm"):
         provided |= set(dynamic("--defined-only", torch / "lib" / f"lib{name}.so"))
     # CANN's own symbols carry no version, are plain C, and are nobody else's.
-    cann = {
-        name
-        for name in wanted
-        if re.fullmatch(r"acl\w+|(Hccl|Hcom|Msprof|prof|ge|rt)[A-Z]\w*", name)
-    }
+    cann = {name for name in wanted if re.fullmatch(r"acl\w+|(Hccl|Hcom|Msprof|prof|ge|rt)[A-Z]\w*", name)}
     cann -= provided
     work = root / "cann"
     shutil.rmtree(work, ignore_errors=True)
@@ -184,9 +173,7 @@ def build_cuda_stand_ins(root: Path) -> list[str]:
     missing = [
         name
         for name in sorted(wanted)
-        if subprocess.run(
-            [sys.executable, "-c", probe, name], check=False, capture_output=True
-        ).returncode
+        if subprocess.run([sys.executable, "-c", probe, name], check=False, capture_output=True).returncode
     ]
     if not missing:
         return missing
@@ -201,9 +188,7 @@ def build_cuda_stand_ins(root: Path) -> list[str]:
     source.write_text("".join(f"long {name}(void) {{ return 0; }}\n" for name in names))
     script.write_text(
         "".join(
-            f"{version} {{ global: {'; '.join(sorted(versions[version]))}; }};\n"
-            for version in versions
-            if version
+            f"{version} {{ global: {'; '.join(sorted(versions[version]))}; }};\n" for version in versions if version
         )
     )
     library = work / "libstandins.so"
@@ -219,9 +204,7 @@ def main() -> int:
         return 2
     found = real_cann()
     if found is not None:
-        print(
-            f"refused: this machine has a CANN of its own ({found}); the simulator must not shadow it"
-        )
+        print(f"refused: this machine has a CANN of its own ({found}); the simulator must not shadow it")
         return 1
     if not (3, 9) <= sys.version_info[:2] <= (3, 11):
         print(

@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - snippets, tables and command lines stay in one piece
 """Compiles our C++ and, out of a patched torch_npu tree, its stream creation; both run without torch and CANN."""
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from ovf.npu import call_site
 from ovf.npu.patch import CORE
 
@@ -36,9 +36,7 @@ def simulated_cann(folder: Path) -> Path:
     library = folder / "libascendcl.so"
     if not library.exists():
         source = HERE / "sim" / "cann.c"
-        subprocess.run(
-            ["gcc", "-O1", "-fPIC", "-shared", "-pthread", "-o", library, source, "-lm"], check=True
-        )
+        subprocess.run(["gcc", "-O1", "-fPIC", "-shared", "-pthread", "-o", library, source, "-lm"], check=True)
     return library
 
 
@@ -48,9 +46,7 @@ def stream_creation(tree: Path, folder: Path) -> Path:
     masked = call_site.mask(text)
     opening, closing = call_site.function_body(masked, call_site.FUNCTION)
     begin = [
-        m.start()
-        for m in re.finditer(rf"^aclError {call_site.FUNCTION}", masked, re.MULTILINE)
-        if m.start() < opening
+        m.start() for m in re.finditer(rf"^aclError {call_site.FUNCTION}", masked, re.MULTILINE) if m.start() < opening
     ][-1]
     (folder / "created_stream.inc").write_text(text[begin : closing + 1] + "\n")
     core = folder / "tree" / CORE

@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - snippets, tables and command lines stay in one piece
 """The simulator environment: real torch_npu wheels on a simulated CANN, a child process at a time."""
 
 from __future__ import annotations
@@ -35,11 +34,7 @@ class Simulator:
         return self.root / kind / "bin" / "python"
 
     def environment(self, **knobs: str) -> dict[str, str]:
-        keep = {
-            name: os.environ[name]
-            for name in ("PATH", "HOME", "TMPDIR", "LANG")
-            if name in os.environ
-        }
+        keep = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "LANG") if name in os.environ}
         return {
             **keep,
             "LD_LIBRARY_PATH": f"{self.root / 'cann'}:{self.root / 'loader'}",
@@ -48,17 +43,13 @@ class Simulator:
             **knobs,
         }
 
-    def run(
-        self, kind: str, code: str, *configs: dict[str, str | None], **knobs: str
-    ) -> list[Result]:
+    def run(self, kind: str, code: str, *configs: dict[str, str | None], **knobs: str) -> list[Result]:
         """Run a snippet once a configuration, after one import with ``knobs`` in the environment."""
         with tempfile.TemporaryDirectory() as folder:
             logs = [Path(folder) / f"{index}.log" for index in range(len(configs))]
             job = {
                 "code": code,
-                "configs": [
-                    {**c, "OVF_SIM_LOG": str(log)} for c, log in zip(configs, logs, strict=True)
-                ],
+                "configs": [{**c, "OVF_SIM_LOG": str(log)} for c, log in zip(configs, logs, strict=True)],
             }
             done = subprocess.run(
                 [self.python(kind), HERE / "sim" / "child.py"],

@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - snippets, tables and command lines stay in one piece
 """`ovf npu patch` on every 2.x branch of a real torch_npu clone.
 
 OVF_TORCH_NPU_REPO names the git folder of a clone (github.com/Ascend/pytorch); nothing of it is
@@ -19,9 +18,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from native import compiler, stream_creation
+from table import ROWS, rule
+
 from ovf.npu import call_site, conditions, pages
 from ovf.npu.patch import PatchRefusedError, carry_out, plan, plan_revert
-from table import ROWS, rule
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,25 +33,17 @@ REPOSITORY = os.environ.get("OVF_TORCH_NPU_REPO")
 
 
 def git(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        ["git", "-C", str(REPOSITORY), *arguments], capture_output=True, check=check
-    )
+    return subprocess.run(["git", "-C", str(REPOSITORY), *arguments], capture_output=True, check=check)
 
 
 def branches() -> list[str]:
     if not REPOSITORY:
         return []
     names = (
-        git("for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/remotes/origin")
-        .stdout.decode()
-        .split()
+        git("for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/remotes/origin").stdout.decode().split()
     )
     return sorted(
-        {
-            name.removeprefix("origin/")
-            for name in names
-            if re.fullmatch(r"(origin/)?(v2\.[1-9].*|master)", name)
-        }
+        {name.removeprefix("origin/") for name in names if re.fullmatch(r"(origin/)?(v2\.[1-9].*|master)", name)}
     )
 
 
@@ -67,8 +59,7 @@ def checkout(tmp_path):
         tree.mkdir()
         name = (
             branch
-            if git("rev-parse", "--verify", "-q", f"refs/heads/{branch}", check=False).returncode
-            == 0
+            if git("rev-parse", "--verify", "-q", f"refs/heads/{branch}", check=False).returncode == 0
             else f"origin/{branch}"
         )
         for folder in FOLDERS:
@@ -84,8 +75,7 @@ def checkout(tmp_path):
 
 def bytes_of(tree: Path) -> dict[str, str]:
     return {
-        path.relative_to(tree).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        + oct(path.stat().st_mode)
+        path.relative_to(tree).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() + oct(path.stat().st_mode)
         for path in sorted(tree.rglob("*"))
         if path.is_file()
     }
@@ -137,9 +127,7 @@ def test_patched_stream_creation_follows_the_rule(checkout, branch, tmp_path):
         environment = {"PATH": os.environ["PATH"], "OVF_SIM_CANN": version}
         environment |= {"FORCE_OVERFLOW_CHECK": value} if value is not None else {}
         environment |= {"OVF_SIM_SATURATION": "1"} if mode == "saturation" else {}
-        done = subprocess.run(
-            [program], env=environment, capture_output=True, text=True, check=False
-        )
+        done = subprocess.run([program], env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, (value, version, mode, done.stderr[:500])
         on, made, warnings = map(int, done.stdout.split())
         expected = rule(value, version, mode)
@@ -159,9 +147,7 @@ def test_gate_compiles_against_the_branch_headers(checkout, branch, tmp_path, si
     apply(tree)
     site = next((simulator.root / "with" / "lib").glob("python3*/site-packages"))
     source = tmp_path / "gate.cpp"
-    include = (
-        f'#include "{call_site.HEADER}"\nbool gate() {{ return c10_npu::ForceOverflowCheck(); }}\n'
-    )
+    include = f'#include "{call_site.HEADER}"\nbool gate() {{ return c10_npu::ForceOverflowCheck(); }}\n'
     missing: list[str] = []
     for _ in range(4):
         source.write_text("".join(f"struct {name};\n" for name in missing) + include)

@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - snippets, tables and command lines stay in one piece
 """`ovf npu` as a person meets it, and the package without torch."""
 
 from __future__ import annotations
@@ -10,10 +9,11 @@ import sys
 
 import pytest
 from click.testing import CliRunner
-from ovf.npu.cli import npu
 from simulator import ROOT
 from test_npu_probe import write
 from trees import make_tree
+
+from ovf.npu.cli import npu
 
 
 def run(*arguments: object):
@@ -59,14 +59,9 @@ for name, arguments in (('get_npu_overflow_flag', ()), ('npu_check_overflow', (1
 
 def test_a_broken_torch_npu_is_unavailable_with_its_reason(tmp_path):
     (tmp_path / "torch.py").write_text("")
-    (tmp_path / "torch_npu.py").write_text(
-        "raise ImportError('libhccl.so: cannot open shared object file\\nmore')"
-    )
+    (tmp_path / "torch_npu.py").write_text("raise ImportError('libhccl.so: cannot open shared object file\\nmore')")
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nimport ovf.npu\nprint(ovf.npu.status().reason)"
-    assert (
-        python(code).strip()
-        == "unavailable: importing torch_npu failed: libhccl.so: cannot open shared object file"
-    )
+    assert python(code).strip() == "unavailable: importing torch_npu failed: libhccl.so: cannot open shared object file"
 
 
 def test_status_exits_one_where_it_is_off(monkeypatch):
@@ -119,9 +114,7 @@ def test_patch_refuses_in_one_line(tmp_path):
     result = run("patch", tmp_path)
     assert result.exit_code == 1
     assert result.stderr.count("\n") == 1
-    assert (
-        "refused: torch_npu/csrc/core/npu/interface/AclInterface.cpp: no such file" in result.stderr
-    )
+    assert "refused: torch_npu/csrc/core/npu/interface/AclInterface.cpp: no such file" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - snippets, tables and command lines stay in one piece
 """The C++ decision against the rule, compiled with g++ and nothing else."""
 
 from __future__ import annotations
@@ -9,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from native import CSRC, HERE, compile_program
-from ovf.npu import gate
 from table import ROWS, VALUES, rule
+
+from ovf.npu import gate
 
 
 @pytest.fixture(scope="module")
@@ -22,8 +22,7 @@ def decide(tmp_path_factory):
 
     def ask(rows):
         lines = "".join(
-            f"{'-' if value is None else value}\t{version}\t{int(inf_nan)}\n"
-            for value, version, inf_nan in rows
+            f"{'-' if value is None else value}\t{version}\t{int(inf_nan)}\n" for value, version, inf_nan in rows
         )
         done = subprocess.run([program], input=lines, capture_output=True, text=True, check=True)
         return [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
@@ -38,12 +37,8 @@ def test_the_decision_follows_the_rule_in_every_row(decide):
         expected = rule(*row)
         assert (decision == 2) is expected["force"], row
         assert bool(switch) is expected["switch"], row
-        assert (decision == 1) is (row[0] == "1" and not expected["force"]), (
-            row
-        )  # what the one warning says
-        assert asked == (row[0] == "1"), (
-            row
-        )  # a process without the variable never asks for the version
+        assert (decision == 1) is (row[0] == "1" and not expected["force"]), row  # what the one warning says
+        assert asked == (row[0] == "1"), row  # a process without the variable never asks for the version
 
 
 #: Measured on the shipped wheel with a simulated CANN: what its own comparison takes for at least
@@ -58,9 +53,7 @@ REFUSED = [
 def test_the_own_version_helper_agrees_in_both_languages(decide):
     versions = [version for version in ACCEPTED + REFUSED if version]
     answers = decide([("1", version, True) for version in versions])
-    assert [decision == 2 for decision, _, _ in answers] == [
-        gate.cann_allows(version) for version in versions
-    ]
+    assert [decision == 2 for decision, _, _ in answers] == [gate.cann_allows(version) for version in versions]
     assert [version for version in ACCEPTED + REFUSED if gate.cann_allows(version)] == ACCEPTED
     assert not gate.cann_allows(None)
 

@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - snippets, tables and command lines stay in one piece
 """The patcher on small trees of our own: what it does, what it refuses, and that it never leaves a tree half done."""
 
 from __future__ import annotations
@@ -13,10 +12,11 @@ from pathlib import Path
 
 import pytest
 from native import stream_creation
-from ovf.npu import call_site, conditions, pages, patch
-from ovf.npu.patch import PatchRefusedError, carry_out, plan, plan_revert
 from table import ROWS, rule
 from trees import CALL_SITE, FUNCTIONS, make_tree
+
+from ovf.npu import call_site, conditions, pages, patch
+from ovf.npu.patch import PatchRefusedError, carry_out, plan, plan_revert
 
 
 def files_of(root: Path) -> dict[str, tuple[bytes, int]]:
@@ -45,18 +45,12 @@ def test_patch_again_and_revert(tmp_path, shape):
     assert files_of(tree) == patched
     carry_out(tree, plan_revert(tree))
     assert files_of(tree) == before
-    assert sorted(p.name for p in tree.iterdir()) == sorted(
-        {Path(path).parts[0] for path in before}
-    )
+    assert sorted(p.name for p in tree.iterdir()) == sorted({Path(path).parts[0] for path in before})
 
 
 def test_every_change_is_an_insertion(tmp_path):
     tree = make_tree(tmp_path / "tree")
-    removed = [
-        line
-        for line in plan(tree).diff().splitlines()
-        if line.startswith("-") and not line.startswith("---")
-    ]
+    removed = [line for line in plan(tree).diff().splitlines() if line.startswith("-") and not line.startswith("---")]
     assert sorted(removed) == sorted([
         "-        if ( ! c10_npu::IsSupportInfNan( ) ) {",
         '-__all__ = ["synchronize", "is_support_inf_nan", "npu_check_overflow"]',
@@ -79,10 +73,7 @@ def test_papers_of_the_feature(tmp_path):
             f"| [FORCE_OVERFLOW_CHECK](FORCE_OVERFLOW_CHECK.md) |{pages.SUMMARY[language]}|\n"
             in (folder / "list.md").read_text()
         )
-        assert (
-            "\n\n- **[FORCE\\_OVERFLOW\\_CHECK](FORCE_OVERFLOW_CHECK.md)**  \n\n"
-            in (folder / "menu.md").read_text()
-        )
+        assert "\n\n- **[FORCE\\_OVERFLOW\\_CHECK](FORCE_OVERFLOW_CHECK.md)**  \n\n" in (folder / "menu.md").read_text()
 
 
 def test_patched_stream_creation_follows_the_rule(tmp_path):
@@ -95,18 +86,14 @@ def test_patched_stream_creation_follows_the_rule(tmp_path):
         environment = {"PATH": os.environ["PATH"], "OVF_SIM_CANN": version}
         environment |= {"FORCE_OVERFLOW_CHECK": value} if value is not None else {}
         environment |= {"OVF_SIM_SATURATION": "1"} if mode == "saturation" else {}
-        done = subprocess.run(
-            [program], env=environment, capture_output=True, text=True, check=True
-        )
+        done = subprocess.run([program], env=environment, capture_output=True, text=True, check=True)
         on, made, warnings = map(int, done.stdout.split())
         expected = rule(value, version, mode)
         assert on == (made if expected["switch"] else 0), (value, version, mode)
         assert warnings == int(mode == "INF_NAN" and value == "1" and not expected["force"])
 
 
-@pytest.mark.parametrize(
-    ("value", "version", "inf_nan"), [(v, c, m == "INF_NAN") for v, c, m in ROWS]
-)
+@pytest.mark.parametrize(("value", "version", "inf_nan"), [(v, c, m == "INF_NAN") for v, c, m in ROWS])
 def test_patched_functions_follow_the_rule(monkeypatch, value, version, inf_nan):
     """The edited Python, run with a register of our own in place of the device."""
     calls = []
@@ -117,13 +104,9 @@ def test_patched_functions_follow_the_rule(monkeypatch, value, version, inf_nan)
     fake.npu_clear_float_status = lambda _: calls.append("clear") or register.__setitem__(0, 0)
     monkeypatch.setitem(sys.modules, "torch_npu", fake)
     library = types.SimpleNamespace(
-        aclsysGetCANNVersion=lambda _, room: (
-            1 if version == "!" else setattr(room, "value", version.encode()) or 0
-        )
+        aclsysGetCANNVersion=lambda _, room: 1 if version == "!" else setattr(room, "value", version.encode()) or 0
     )
-    monkeypatch.setattr(
-        "ctypes.CDLL", lambda name: library if name == "libascendcl.so" else pytest.fail(name)
-    )
+    monkeypatch.setattr("ctypes.CDLL", lambda name: library if name == "libascendcl.so" else pytest.fail(name))
     monkeypatch.delenv("FORCE_OVERFLOW_CHECK", raising=False)
     if value is not None:
         monkeypatch.setenv("FORCE_OVERFLOW_CHECK", value)

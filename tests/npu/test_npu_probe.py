@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - snippets, tables and command lines stay in one piece
 """The probe, its file and the merge, with a register and clocks of our own: no device, no torch."""
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from ovf.npu import OverflowProbe
 from ovf.npu.clock import Clock
 from ovf.npu.intervals import Interval, IntervalFile, ProbeFormatError, probe_path, read_probe
@@ -167,9 +167,7 @@ def test_file_is_bounded_and_says_what_it_dropped(tmp_path):
     assert 0 < len(record.intervals) < 1000
     assert record.end["intervals"] == len(record.intervals)
     assert record.end["dropped"] == 1000 - len(record.intervals)
-    assert merge([record]).notes == (
-        f"rank 0: {record.end['dropped']} intervals did not fit its file",
-    )
+    assert merge([record]).notes == (f"rank 0: {record.end['dropped']} intervals did not fit its file",)
 
 
 def test_file_survives_a_crash_at_any_byte(tmp_path):
@@ -180,9 +178,7 @@ def test_file_survives_a_crash_at_any_byte(tmp_path):
         path.write_bytes(data[:length])
         record = read_probe(path)
         assert [i.begin_ns for i in record.intervals] == [10, 50][: len(record.intervals)]
-        assert merge([record]).crashed == (
-            {} if record.end is not None else {0: CLOCK.wall(record.last_seen_ns)}
-        )
+        assert merge([record]).crashed == ({} if record.end is not None else {0: CLOCK.wall(record.last_seen_ns)})
     path.write_bytes(data)
     assert len(read_probe(path).intervals) == 2
 

@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - snippets, tables and command lines stay in one piece
 """The probe on four simulated ranks, with overflows at known times (simulated CANN)."""
 
 from __future__ import annotations
@@ -8,9 +7,10 @@ import subprocess
 import time
 
 import pytest
+from simulator import HERE, read_log
+
 from ovf.npu.intervals import read_probe
 from ovf.npu.merge import merge_probes
-from simulator import HERE, read_log
 
 RANK = HERE / "sim" / "rank.py"
 #: Rank -> seconds after the common start at which it overflows; None for never. Rank 2 is the
@@ -97,17 +97,14 @@ def test_training_streams_see_no_synchronisation_of_the_probe(runs):
         # the training.
         probe_calls = [line for line in calls if line[1] == str(told[rank]["probe_thread"])]
         assert len([line for line in probe_calls if "NPUGetFloatStatus" in line[3]]) > 20
-        assert {
-            fields(line).get("stream", "?") for line in probe_calls if line[2] in SYNCHRONISATION
-        } == own
+        assert {fields(line).get("stream", "?") for line in probe_calls if line[2] in SYNCHRONISATION} == own
         assert not [line for line in probe_calls if line[2] == "aclrtSynchronizeDevice"]
         # And the training's own streams were synchronised as often as without a probe.
         plain = during_training(plain_logs[rank], plain_told[rank])
         count = lambda lines, told_: sorted(  # noqa: E731
             line[2]
             for line in lines
-            if line[2] in SYNCHRONISATION
-            and fields(line).get("stream") in told_["training_streams"]
+            if line[2] in SYNCHRONISATION and fields(line).get("stream") in told_["training_streams"]
         )
         assert count(calls, told[rank]) == count(plain, plain_told[rank])
         # The operators of the training were launched in the same order on the same streams.
@@ -116,9 +113,7 @@ def test_training_streams_see_no_synchronisation_of_the_probe(runs):
             for line in lines
             if line[2].startswith("aclnn") and fields(line)["stream"] not in own_
         ]
-        assert [name for name, _ in operators(calls, own)] == [
-            name for name, _ in operators(plain, set())
-        ]
+        assert [name for name, _ in operators(calls, own)] == [name for name, _ in operators(plain, set())]
 
 
 @pytest.mark.parametrize(("knobs", "reason"), [

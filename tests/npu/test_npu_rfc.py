@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - snippets, tables and command lines stay in one piece
 """The request's six unit tests, on a real wheel with the feature and through ovf.npu on one without (simulated CANN)."""
 
 from __future__ import annotations
@@ -141,9 +140,7 @@ out['inf_nan'] = torch_npu.npu.utils.is_support_inf_nan()
 out['check'] = [api.npu_check_overflow(total), api.npu_check_overflow(total)]
 """
     )
-    result = simulator.one(
-        kind, code, **({"FORCE_OVERFLOW_CHECK": value} if value else {}), **SATURATION
-    )
+    result = simulator.one(kind, code, **({"FORCE_OVERFLOW_CHECK": value} if value else {}), **SATURATION)
     created, switched = (
         result.calls("aclrtCreateStreamWithConfig"),
         result.calls("aclrtSetStreamOverflowSwitch"),

@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - snippets, tables and command lines stay in one piece
 """enable() on the wheel without the feature, and the late variable on the one with it (simulated CANN)."""
 
 from __future__ import annotations
@@ -187,8 +186,7 @@ out['after'] = [ovf.npu.is_force_overflow_check(), ovf.npu.get_npu_overflow_flag
 def test_late_variable_without_the_feature_is_reported(simulator):
     out = simulator.one(
         "without",
-        LATE
-        + "out['force'] = ovf.npu.is_force_overflow_check()\nout['check'] = ovf.npu.npu_check_overflow(total)",
+        LATE + "out['force'] = ovf.npu.is_force_overflow_check()\nout['check'] = ovf.npu.npu_check_overflow(total)",
     ).out
     assert (out["force"], out["check"]) == (False, True)
     assert [warning for warning in out["warnings"] if "ovf.npu.enable()" in warning]
@@ -281,7 +279,5 @@ with torch.npu.stream(side):
     out['side'] = ovf.npu.get_npu_overflow_flag()
 """
     for register, expected in (("device", (True, True)), ("stream", (False, True))):
-        out = simulator.one(
-            "without", code, FORCE_OVERFLOW_CHECK="1", OVF_SIM_REGISTER=register
-        ).out
+        out = simulator.one("without", code, FORCE_OVERFLOW_CHECK="1", OVF_SIM_REGISTER=register).out
         assert (out["default"], out["side"]) == expected

@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - snippets, tables and command lines stay in one piece
 """Streams with the switch and is_force_overflow_check() over the whole table, on real wheels (simulated CANN)."""
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ out['force'] = functions.is_force_overflow_check()
 WAYS = {
     "shipped wheel": (
         "with",
-        "torch.zeros(1).npu()\nout['force'] = torch_npu.npu.utils.is_force_overflow_check()\n"
-        + COUNT,
+        "torch.zeros(1).npu()\nout['force'] = torch_npu.npu.utils.is_force_overflow_check()\n" + COUNT,
     ),
     "ovf.npu": (
         "without",
@@ -45,14 +43,10 @@ WAYS = {
 def table(simulator, way: str) -> dict:
     kind, code = WAYS[way]
     seen = {}
-    for (
-        version
-    ) in VERSIONS:  # some wheels ask for the version at import, so each version is one import
+    for version in VERSIONS:  # some wheels ask for the version at import, so each version is one import
         rows = [row for row in ROWS if row[1] == version]
         configs = [{"FORCE_OVERFLOW_CHECK": value, **MODE_KNOBS[mode]} for value, _, mode in rows]
-        for row, result in zip(
-            rows, simulator.run(kind, code, *configs, OVF_SIM_CANN=version), strict=True
-        ):
+        for row, result in zip(rows, simulator.run(kind, code, *configs, OVF_SIM_CANN=version), strict=True):
             assert "error" not in result.out, result.out["error"]
             seen[row] = result.out
     return seen

@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - snippets, tables and command lines stay in one piece
 """Small torch_npu-like source trees of our own, for the patcher's tests. Not a line is torch_npu's."""
 
 from __future__ import annotations

@@ -18,9 +18,7 @@ INCLUDE = f'#include "{HEADER}"'
 CONDITION = " || c10_npu::ForceOverflowCheck()"
 FUNCTION = "AclrtCreateStreamWithConfig"
 
-_MASKED = re.compile(
-    r"""//[^\n]* | /\*.*?\*/ | "(?:\\.|[^"\\\n])*" | '(?:\\.|[^'\\\n])*'""", re.VERBOSE | re.DOTALL
-)
+_MASKED = re.compile(r"""//[^\n]* | /\*.*?\*/ | "(?:\\.|[^"\\\n])*" | '(?:\\.|[^'\\\n])*'""", re.VERBOSE | re.DOTALL)
 
 
 class StructureError(Exception):
@@ -148,14 +146,10 @@ def plan(text: str) -> list[Insertion]:
     if not sites:
         raise StructureError(f"{FUNCTION} sets no stream overflow switch here")
     if len(sites) > 1:
-        raise StructureError(
-            f"{FUNCTION} sets the stream overflow switch in {len(sites)} places, expected one"
-        )
+        raise StructureError(f"{FUNCTION} sets the stream overflow switch in {len(sites)} places, expected one")
     offset, condition = sites[0]
     if condition not in known:
-        raise StructureError(
-            f"{FUNCTION} sets the switch under another condition: {condition[:80]}"
-        )
+        raise StructureError(f"{FUNCTION} sets the switch under another condition: {condition[:80]}")
     return [Insertion(_include_offset(text), f"{INCLUDE}\n"), Insertion(offset, CONDITION)]
 
 

@@ -45,22 +45,14 @@ def _yes(value: bool | None) -> str:  # noqa: FBT001
 
 def _print_status(found: Status) -> None:
     console = _console()
-    console.print(
-        f"overflow check: [bold]{'on' if found.on else 'off'}[/bold] ({escape(found.reason)})"
-    )
+    console.print(f"overflow check: [bold]{'on' if found.on else 'off'}[/bold] ({escape(found.reason)})")
     if not found.available:
         return
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    table.add_row(
-        "torch_npu", escape(f"{found.torch_npu}, ships the feature: {_yes(found.feature_in_wheel)}")
-    )
+    table.add_row("torch_npu", escape(f"{found.torch_npu}, ships the feature: {_yes(found.feature_in_wheel)}"))
     variable = "not set" if found.variable is None else repr(found.variable)
-    table.add_row(
-        "FORCE_OVERFLOW_CHECK", escape(f"{variable}, asks for it: {_yes(found.requested)}")
-    )
-    table.add_row(
-        "CANN", escape(f"{found.cann or 'unknown'}, new enough: {_yes(found.cann_allows)}")
-    )
+    table.add_row("FORCE_OVERFLOW_CHECK", escape(f"{variable}, asks for it: {_yes(found.requested)}"))
+    table.add_row("CANN", escape(f"{found.cann or 'unknown'}, new enough: {_yes(found.cann_allows)}"))
     table.add_row("processor", escape(found.soc or "not looked at (--touch-device)"))
     table.add_row("mode", escape(found.mode or "not looked at (--touch-device)"))
     for device in found.streams:
@@ -118,9 +110,7 @@ def status(*, touch_device: bool, as_json: bool) -> None:
 )
 @click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def probe(
-    *, output: Path, period: float, device: int | None, script: Path, arguments: tuple[str, ...]
-) -> None:
+def probe(*, output: Path, period: float, device: int | None, script: Path, arguments: tuple[str, ...]) -> None:
     """Run a training SCRIPT with the overflow check on and a probe beside it.
 
     Sets FORCE_OVERFLOW_CHECK=1, turns the switch on, and reads the register from a stream of its
@@ -149,13 +139,8 @@ def _print_merged(merged: MergedProbes) -> None:
     console = _console()
     if merged.first:
         names = ", ".join(map(str, merged.first))
-        console.print(
-            f"first overflow: rank {names}"
-            + (" (order undecided)" if len(merged.first) > 1 else "")
-        )
-        table = Table(
-            "place", "rank", "host", "after (UTC)", "width ms", "steps", "intervals", box=None
-        )
+        console.print(f"first overflow: rank {names}" + (" (order undecided)" if len(merged.first) > 1 else ""))
+        table = Table("place", "rank", "host", "after (UTC)", "width ms", "steps", "intervals", box=None)
         for row in merged.overflows:
             seconds = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(row.begin_wall_ns // 10**9))
             steps = "" if row.step_begin is None else f"{row.step_begin}-{row.step_end}"
@@ -216,9 +201,7 @@ def merge_probes_(*, folder: Path, clock_uncertainty: float | None, as_json: boo
     metavar="TORCH_NPU_CHECKOUT",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
 )
-@click.option(
-    "--check", is_flag=True, help="Write nothing; exit 0 if ovf has patched the tree, 1 if not."
-)
+@click.option("--check", is_flag=True, help="Write nothing; exit 0 if ovf has patched the tree, 1 if not.")
 @click.option("--diff", is_flag=True, help="Write nothing; print the change as a unified diff.")
 @click.option("--revert", is_flag=True, help="Take the change out again, to the byte.")
 def patch(*, checkout: Path, check: bool, diff: bool, revert: bool) -> None:
@@ -243,13 +226,7 @@ def patch(*, checkout: Path, check: bool, diff: bool, revert: bool) -> None:
         click.echo(made.diff(), nl=False)
     elif not check:
         for change in made.changes:
-            word = (
-                "added"
-                if change.before is None
-                else "removed"
-                if change.after is None
-                else "edited"
-            )
+            word = "added" if change.before is None else "removed" if change.after is None else "edited"
             click.echo(f"{word:8}{change.path}")
     for note in made.notes:
         click.echo(f"ovf npu: {note}", err=True)

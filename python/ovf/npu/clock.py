@@ -65,9 +65,7 @@ class Clock:
         """
         error = data["error_ns"]
         numbers = (data["wall_ns"], data["monotonic_ns"], 0 if error is None else error)
-        if not all(isinstance(number, int) for number in numbers) or not isinstance(
-            data["host"], str
-        ):
+        if not all(isinstance(number, int) for number in numbers) or not isinstance(data["host"], str):
             raise TypeError("the clock's fields are not numbers")
         return Clock(data["host"], data["wall_ns"], data["monotonic_ns"], error)
 

@@ -46,9 +46,7 @@ class _Offsets:
     """Turns the syntax tree's line and UTF-8 column into an offset of the text."""
 
     def __init__(self, text: str) -> None:
-        self._lines = text.split(
-            "\n"
-        )  # as ast counts them; splitlines() would also cut at form feeds
+        self._lines = text.split("\n")  # as ast counts them; splitlines() would also cut at form feeds
         self._starts = [0]
         for line in self._lines:
             self._starts.append(self._starts[-1] + len(line) + 1)
@@ -82,24 +80,16 @@ def _condition(tree: ast.Module, name: str) -> ast.expr:
     """Find the one plain question in a function, and be sure that it is asked only once."""
     function = _function(tree, name)
     asked = [node for node in ast.walk(function) if _asks_inf_nan(node)]
-    tests = [
-        node.test
-        for node in ast.walk(function)
-        if isinstance(node, ast.If) and _asks_inf_nan(node.test)
-    ]
+    tests = [node.test for node in ast.walk(function) if isinstance(node, ast.If) and _asks_inf_nan(node.test)]
     if len(tests) != 1 or len(asked) != 1:
-        raise StructureError(
-            f"{name} does not ask is_support_inf_nan() exactly once, as the whole of an if"
-        )
+        raise StructureError(f"{name} does not ask is_support_inf_nan() exactly once, as the whole of an if")
     return tests[0]
 
 
 def _export(tree: ast.Module, offsets: _Offsets) -> list[Insertion]:
     """Name the gate in ``__all__`` in front of its sibling; without ``__all__`` all is exported."""
     for node in tree.body:
-        if isinstance(node, ast.Assign) and [getattr(t, "id", None) for t in node.targets] == [
-            "__all__"
-        ]:
+        if isinstance(node, ast.Assign) and [getattr(t, "id", None) for t in node.targets] == ["__all__"]:
             if isinstance(node.value, (ast.List, ast.Tuple)):
                 for element in node.value.elts:
                     if isinstance(element, ast.Constant) and element.value == "is_support_inf_nan":
@@ -134,9 +124,7 @@ def plan(text: str) -> list[Insertion]:
     sibling = _function(tree, "is_support_inf_nan")
     assert sibling.end_lineno is not None  # noqa: S101
     insertions.append(Insertion(offsets.after_line(sibling.end_lineno), GATE))
-    imports = [
-        alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names
-    ]
+    imports = [alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names]
     if "os" not in imports:
         first = next(node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom)))
         insertions.append(Insertion(offsets.at(first.lineno, 0), IMPORT))

@@ -67,14 +67,10 @@ class Status:
 
 
 def _count(device: int) -> DeviceStreams:
-    known = {
-        stream.pointer: stream for stream in switch.covered_streams() if stream.device == device
-    }
+    known = {stream.pointer: stream for stream in switch.covered_streams() if stream.device == device}
     known.update({stream.pointer: stream for stream in streams.look(device)})
     positions = [switch.position(stream) for stream in known.values()]
-    return DeviceStreams(
-        device, positions.count(True), positions.count(False), positions.count(None)
-    )
+    return DeviceStreams(device, positions.count(True), positions.count(False), positions.count(None))
 
 
 def status(*, touch_device: bool = False) -> Status:

@@ -197,9 +197,7 @@ def read_probe(path: Path) -> ProbeRecord:
         records.append(record)
     header = records[0] if records else {}
     if header.get("kind") != "probe" or header.get("schema_version") != SCHEMA_VERSION:
-        raise ProbeFormatError(
-            f"{path}:1: expected the header of a probe, schema version {SCHEMA_VERSION}"
-        )
+        raise ProbeFormatError(f"{path}:1: expected the header of a probe, schema version {SCHEMA_VERSION}")
     try:
         rank, clock = int(header["rank"]), Clock.from_dict(header["clock"])
         by_begin: dict[int, Interval] = {}

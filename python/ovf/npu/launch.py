@@ -28,9 +28,7 @@ def local_device() -> int:
     return int(os.environ.get("LOCAL_RANK", "0"))
 
 
-def run_script(
-    script: Path, arguments: list[str], folder: Path, *, device: int, period: float
-) -> int:
+def run_script(script: Path, arguments: list[str], folder: Path, *, device: int, period: float) -> int:
     """Run a script with FORCE_OVERFLOW_CHECK=1, the switch on and a probe beside it.
 
     Args:
@@ -63,7 +61,5 @@ def run_script(
         probe.stop()
         elsewhere = [index for index in streams.used_devices() if index != device]
         if elsewhere:
-            _log.warning(
-                "the script also used devices %s; only device %d was watched", elsewhere, device
-            )
+            _log.warning("the script also used devices %s; only device %d was watched", elsewhere, device)
     return 0

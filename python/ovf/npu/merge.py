@@ -141,18 +141,10 @@ def merge(records: list[ProbeRecord], *, clock_uncertainty_ns: int | None = None
         if ranks.count(rank) > 1:
             raise ProbeFormatError(f"rank {rank} has more than one probe file")
     # A probe that gave up half way has not shown its rank to be clean either.
-    idle = {
-        r.rank: str(r.end["reason"])
-        for r in records
-        if r.end is not None and r.end.get("reason") != STOPPED
-    }
+    idle = {r.rank: str(r.end["reason"]) for r in records if r.end is not None and r.end.get("reason") != STOPPED}
     hit = sorted((record for record in records if record.intervals), key=_begin)
     first = tuple(
-        sorted(
-            b.rank
-            for b in hit
-            if not any(_certainly_before(a, b, clock_uncertainty_ns) for a in hit if a is not b)
-        )
+        sorted(b.rank for b in hit if not any(_certainly_before(a, b, clock_uncertainty_ns) for a in hit if a is not b))
     )
     rows: list[RankOverflow] = []
     head: ProbeRecord | None = None
@@ -171,11 +163,7 @@ def merge(records: list[ProbeRecord], *, clock_uncertainty_ns: int | None = None
         tuple(rows),
         tuple(sorted(r.rank for r in records if not r.intervals and r.rank not in idle)),
         dict(sorted(idle.items())),
-        {
-            r.rank: r.clock.wall(r.last_seen_ns)
-            for r in sorted(records, key=lambda r: r.rank)
-            if r.end is None
-        },
+        {r.rank: r.clock.wall(r.last_seen_ns) for r in sorted(records, key=lambda r: r.rank) if r.end is None},
         uncertainty_ns,
         words,
         tuple(notes),

@@ -55,9 +55,7 @@ def _shipped(name: str) -> str:
 
 def _headers() -> dict[str, str]:
     """Give the headers by their place in the tree."""
-    return {
-        path: _shipped(path.rpartition("/")[2]) for path in (DECISION, VERSION, call_site.HEADER)
-    }
+    return {path: _shipped(path.rpartition("/")[2]) for path in (DECISION, VERSION, call_site.HEADER)}
 
 
 def _required(tree: Tree, path: str) -> str:
@@ -185,9 +183,7 @@ def _plan_patched(tree: Tree) -> Plan:
     for path, text in created.items():
         found = tree.read(path)
         if found != text:
-            raise StructureError(
-                f"{path}: {'is missing' if found is None else 'differs from what ovf put there'}"
-            )
+            raise StructureError(f"{path}: {'is missing' if found is None else 'differs from what ovf put there'}")
         changes.append(Change(path, text, None))
     for path in (call_site.PATH, conditions.PATH, pages.SCHEMA, *_indexes(tree)):
         now = tree.read(path)
@@ -237,9 +233,7 @@ def plan_revert(root: Path) -> Plan:
         if found is State.ABSENT:
             return Plan([], ["not patched; nothing to revert"])
         if found is State.UPSTREAM:
-            raise PatchRefusedError(
-                "FORCE_OVERFLOW_CHECK is part of this tree itself, not put there by ovf"
-            )
+            raise PatchRefusedError("FORCE_OVERFLOW_CHECK is part of this tree itself, not put there by ovf")
         return _plan_patched(tree)
     except StructureError as error:
         raise PatchRefusedError(str(error)) from error

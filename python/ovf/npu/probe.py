@@ -76,14 +76,11 @@ class DeviceRegister:
         npu = module.npu
         npu.set_device(self._device)
         if not wheel.has_register_operators():
-            raise RuntimeError(
-                f"{wheel.soc_name()} has no operators that read or clear float_status"
-            )
+            raise RuntimeError(f"{wheel.soc_name()} has no operators that read or clear float_status")
         # Where CANN cannot tell, the self test does.
         if wheel.is_inf_nan_mode() and switch.is_on(self._device) is False:
             raise RuntimeError(
-                f"the streams of device {self._device} do not have the overflow switch: "
-                "call ovf.npu.enable() first"
+                f"the streams of device {self._device} do not have the overflow switch: call ovf.npu.enable() first"
             )
         make = getattr(npu, "SyncLaunchStream", npu.Stream)
         self._stream, self._other = make(), make()
@@ -211,9 +208,7 @@ class OverflowProbe:
                 self.failure = str(error)
         if self._step is None:
             self._step = 0
-        self._thread = threading.Thread(
-            target=self._run, name=f"ovf-probe-{self.rank}", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, name=f"ovf-probe-{self.rank}", daemon=True)
         self._thread.start()
         self._ready.wait()
         if self.failure is not None:
@@ -271,9 +266,7 @@ class OverflowProbe:
         except Exception as error:  # noqa: BLE001 - reported, and training goes on
             self.failure = next(iter(str(error).splitlines()), type(error).__name__)
         try:
-            file = IntervalFile(
-                self.path, {**header, "clock": Clock.here().to_dict()}, max_bytes=self._max_bytes
-            )
+            file = IntervalFile(self.path, {**header, "clock": Clock.here().to_dict()}, max_bytes=self._max_bytes)
         except OSError as error:
             self.failure = str(error)
             self._ready.set()

@@ -131,9 +131,7 @@ def npu_check_overflow(grad: Any) -> bool:  # noqa: ANN401 - a tensor or a float
             if found:
                 _clear()
             return found
-        warnings.warn(
-            f"{DRIFT}; the value of the argument is checked instead", RuntimeWarning, stacklevel=2
-        )
+        warnings.warn(f"{DRIFT}; the value of the argument is checked instead", RuntimeWarning, stacklevel=2)
     return _value_overflows(grad)
 
 
@@ -164,8 +162,7 @@ def clear_npu_overflow_flag() -> None:
         return
     if not _asked():
         warnings.warn(
-            f"in INF_NAN mode there is no register to clear unless {VARIABLE}=1 and CANN is "
-            "9.1.0 or newer",
+            f"in INF_NAN mode there is no register to clear unless {VARIABLE}=1 and CANN is 9.1.0 or newer",
             RuntimeWarning,
             stacklevel=2,
         )

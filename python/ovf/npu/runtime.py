@@ -59,9 +59,7 @@ def get_switch(pointer: int) -> bool | None:
     Returns:
         Its position; None where CANN cannot tell.
     """
-    call = _function(
-        "aclrtGetStreamOverflowSwitch", ctypes.c_void_p, ctypes.POINTER(ctypes.c_uint32)
-    )
+    call = _function("aclrtGetStreamOverflowSwitch", ctypes.c_void_p, ctypes.POINTER(ctypes.c_uint32))
     flag = ctypes.c_uint32(0)
     if call is None or call(pointer, ctypes.byref(flag)) != SUCCESS:
         return None

@@ -112,9 +112,7 @@ def walk(device: int) -> tuple[list[Stream], list[str]]:
             try:
                 take(
                     "secondary",
-                    npu.Stream(
-                        stream_id=secondary, device_index=device, device_type=default.device_type
-                    ),
+                    npu.Stream(stream_id=secondary, device_index=device, device_type=default.device_type),
                 )
             except (RuntimeError, TypeError):
                 secondary = None

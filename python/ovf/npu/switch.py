@@ -169,11 +169,7 @@ def enable(
     """
     wheel.load().npu.init()
     if not wheel.is_inf_nan_mode():
-        reached = [
-            stream
-            for device in devices or streams.used_devices()
-            for stream in streams.look(device)
-        ]
+        reached = [stream for device in devices or streams.used_devices() for stream in streams.look(device)]
         return Coverage(
             on=True,
             reason="saturation mode: torch_npu gives every stream the switch",
@@ -210,15 +206,10 @@ def _coverage(unreachable: list[str]) -> Coverage:
     later = [index for index in range(wheel.load().npu.device_count()) if index not in used]
     if later and not _process.watching:
         names = ", ".join(map(str, later))
-        unreachable.append(
-            f"streams of devices not used yet ({names}): call enable() after their first use"
-        )
+        unreachable.append(f"streams of devices not used yet ({names}): call enable() after their first use")
     unreachable.append(OUTSIDE)
     dead = [stream for stream in covered_streams() if runtime.get_switch(stream.pointer) is False]
-    unreachable += [
-        f"{stream.kind} stream {stream.pointer:#x}: set, but CANN reads it as off"
-        for stream in dead
-    ]
+    unreachable += [f"{stream.kind} stream {stream.pointer:#x}: set, but CANN reads it as off" for stream in dead]
     live = tuple(stream for stream in covered_streams() if stream not in dead)
     return Coverage(
         on=bool(live),

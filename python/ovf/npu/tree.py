@@ -127,9 +127,7 @@ class _Move:
     new: Path | None
 
 
-def _stage(
-    tree: Tree, change: Change, folders: contextlib.ExitStack, stack: contextlib.ExitStack
-) -> _Move:
+def _stage(tree: Tree, change: Change, folders: contextlib.ExitStack, stack: contextlib.ExitStack) -> _Move:
     target = tree.root / change.path
     if change.after is not None and not target.parent.exists():
         target.parent.mkdir()

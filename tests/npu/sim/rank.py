@@ -1,5 +1,5 @@
 # ruff: noqa: T201 - it talks to whoever started it
-# ruff: noqa: E501 - snippets, tables and command lines stay in one piece
+
 """One simulated rank: trains for three seconds with small fp16 steps, and overflows once at a given moment."""
 
 import json
@@ -8,8 +8,9 @@ import sys
 import threading
 import time
 
-import ovf.npu
 import torch
+
+import ovf.npu
 
 torch.npu.set_device(0)
 weight = torch.full((8,), 1.0, dtype=torch.float16).npu()
