@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use crate::context::contexts;
 use crate::op::{Direction, Kinds, OpName, TensorStat, Value};
-use crate::parse::parse_op;
+use crate::parse::{Part, parse_op};
 use crate::report::{Finding, FindingKind, Hint, ValueReport};
 use crate::rules::{HintFacts, Rules};
 use crate::source::{Bytes, RankSource};
@@ -62,7 +62,7 @@ fn values(finding: &mut Finding, bytes: &[u8], (at, len): (u64, u64)) {
     };
     let name = OpName::parse(&finding.op_name);
     let recorded = matches!(name.direction, Direction::ParametersGrad | Direction::Debug);
-    let Ok(op) = parse_op(body, recorded) else {
+    let Ok(op) = parse_op(body, Part::All { recorded }) else {
         return;
     };
     finding.record = String::from_utf8_lossy(body).into_owned();
@@ -82,7 +82,7 @@ fn value(slot: String, t: &TensorStat) -> ValueReport {
     ValueReport {
         slot,
         dtype: t.dtype.strip_prefix("torch.").unwrap_or(t.dtype).to_owned(),
-        shape: t.shape.clone(),
+        shape: t.shape.to_vec(),
         max: t.max,
         min: t.min,
         mean: t.mean,

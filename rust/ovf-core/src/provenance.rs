@@ -203,7 +203,7 @@ mod tests {
     fn value(shape: &[i64], max: f64, min: f64) -> TensorStat<'static> {
         TensorStat {
             dtype: "torch.float32",
-            shape: shape.to_vec(),
+            shape: shape.into(),
             max: Some(max),
             min: Some(min),
             mean: None,

@@ -69,7 +69,14 @@ pub fn discover(path: &Path) -> Result<Vec<Step>> {
         let rank = rank_of(&name).unwrap_or(0);
         let (number, label) = step_of_parent(path);
         let source = RankSource::in_folder(rank, name, path, dump);
-        return Ok(vec![Step { number, label, path: path.to_path_buf(), ranks: vec![source], single: true, notes: Vec::new() }]);
+        return Ok(vec![Step {
+            number,
+            label,
+            path: path.to_path_buf(),
+            ranks: vec![source],
+            single: true,
+            notes: Vec::new(),
+        }]);
     }
     let mut steps = Vec::new();
     collect_steps(path, path, PHASE_DEPTH, &mut steps)?;

@@ -20,7 +20,7 @@ use crate::communication::{Communication, Exchange, GroupKey, exchanges};
 use crate::error::Position;
 use crate::graph::{Graph, Node, Role};
 use crate::op::{Argument, Direction, Field, Kinds, Op, OpName, Rank, TensorStat, Value};
-use crate::parse::parse_op;
+use crate::parse::{Part, parse_op};
 use crate::provenance::{self, Link, Meaning, NodeId, Values};
 use crate::rules::{Is, OperatorRules, Rules};
 use crate::scan::{Ending, Index, scan};
@@ -383,7 +383,7 @@ fn class_of(name: &[u8]) -> Class {
 }
 
 fn shape_of(t: &TensorStat) -> (String, Vec<i64>) {
-    (t.dtype.to_owned(), t.shape.clone())
+    (t.dtype.to_owned(), t.shape.to_vec())
 }
 
 /// Builds the timeline of one rank. Never fails: what cannot be read is a remark in it.
@@ -484,7 +484,9 @@ impl<'a> Builder<'a> {
             let raw = self.name(i as u32);
             let name = OpName::parse(&raw);
             let recorded = matches!(name.direction, Direction::ParametersGrad | Direction::Debug);
-            match parse_op(entry.body(self.bytes), recorded) {
+            // What a finite communication gave back is not needed: its inputs say who takes part.
+            let part = if communicates && !entry.non_finite { Part::Inputs } else { Part::All { recorded } };
+            match parse_op(entry.body(self.bytes), part) {
                 Ok(op) if communicates => self.communicate(i as u32, &name, &op),
                 Ok(op) => self.compute(i as u32, &name, &op),
                 Err(stop) => self.malformed(i as u32, &raw, stop),
@@ -509,7 +511,7 @@ impl<'a> Builder<'a> {
     /// thing is a register.
     fn look_for_statistics(&mut self) -> bool {
         for entry in &self.index.entries {
-            let Ok(op) = parse_op(entry.body(self.bytes), true) else {
+            let Ok(op) = parse_op(entry.body(self.bytes), Part::All { recorded: true }) else {
                 continue;
             };
             let judged = |a: &Argument| matches!(&a.value, Value::Tensor(t) if t.has_statistics());
@@ -1366,10 +1368,10 @@ impl<'a> Builder<'a> {
             if gradient && self.classes[i] != Class::Backward {
                 return false;
             }
-            let Ok(op) = parse_op(self.index.entries[i].body(self.bytes), false) else { return false };
+            let Ok(op) = parse_op(self.index.entries[i].body(self.bytes), Part::ALL) else { return false };
             op.arguments.iter().any(|a| {
                 a.slot.field == Field::Output
-                    && matches!(&a.value, Value::Tensor(t) if t.dtype == shape.0 && t.shape == shape.1 && t.has_statistics())
+                    && matches!(&a.value, Value::Tensor(t) if t.dtype == shape.0 && t.shape.as_slice() == shape.1 && t.has_statistics())
             })
         })
     }
@@ -1432,7 +1434,7 @@ impl<'a> Builder<'a> {
             if waiting.is_empty() && !starts_here {
                 continue;
             }
-            let Ok(op) = parse_op(entry.body(self.bytes), false) else {
+            let Ok(op) = parse_op(entry.body(self.bytes), Part::ALL) else {
                 continue;
             };
             if !waiting.is_empty() {

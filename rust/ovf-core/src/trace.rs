@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::context::contexts;
 use crate::error::Result;
 use crate::op::{Direction, Field, OpName, Rank, Value};
-use crate::parse::parse_op;
+use crate::parse::{Part, parse_op};
 use crate::source::{Bytes, RankSource};
 use crate::timeline::{Cause, build};
 use crate::{Options, Position};
@@ -113,7 +113,7 @@ fn read_values(anomaly: &mut Anomaly, bytes: &[u8], (at, len): (u64, u64)) {
     };
     let direction = OpName::parse(&anomaly.op_name).direction;
     let recorded = matches!(direction, Direction::ParametersGrad | Direction::Debug);
-    let Ok(op) = parse_op(body, recorded) else {
+    let Ok(op) = parse_op(body, Part::All { recorded }) else {
         return;
     };
     for argument in &op.arguments {
@@ -124,7 +124,7 @@ fn read_values(anomaly: &mut Anomaly, bytes: &[u8], (at, len): (u64, u64)) {
             anomaly.input_has_nan |= !t.kinds().is_finite();
             let max = t.max.map(|m| if m.is_nan() { "nan".to_owned() } else { m.to_string() });
             anomaly.input_info.push((
-                t.shape.clone(),
+                t.shape.to_vec(),
                 max,
                 t.dtype.strip_prefix("torch.").unwrap_or(t.dtype).to_owned(),
             ));
