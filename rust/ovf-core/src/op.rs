@@ -191,10 +191,10 @@ impl Kinds {
 }
 
 /// Sizes by dimension; most tensors have at most four.
-pub type Shape = SmallVec<[i64; 4]>;
+pub(crate) type Shape = SmallVec<[i64; 4]>;
 
 /// Way to a value inside a record; most values stand two steps deep at most.
-pub type Path<'a> = SmallVec<[Segment<'a>; 2]>;
+pub(crate) type Path<'a> = SmallVec<[Segment<'a>; 2]>;
 
 /// Statistics of one tensor as the dump gives them. `None` is a missing or null statistic.
 #[derive(Debug, Clone, PartialEq, Default)]
