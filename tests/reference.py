@@ -334,9 +334,7 @@ def arguments_in(field_name, value, path=()):
                 found += arguments_in(field_name, inner, (*path, key))
         return found
     if isinstance(value, list):
-        return [
-            a for i, v in enumerate(value) for a in arguments_in(field_name, v, (*path, i))
-        ]
+        return [a for i, v in enumerate(value) for a in arguments_in(field_name, v, (*path, i))]
     return [Argument(field_name, path, plain(value))]
 
 
@@ -353,7 +351,9 @@ class Op:
 
     def tensors(self, *fields):
         return [
-            (a, a.value) for a in self.arguments if a.field in fields and isinstance(a.value, Tensor)
+            (a, a.value)
+            for a in self.arguments
+            if a.field in fields and isinstance(a.value, Tensor)
         ]
 
     @property
@@ -366,7 +366,9 @@ def read_op(index, raw, body):
     found: list[Argument] = []
     recorded = name.direction in ("parameters_grad", "debug")
     if isinstance(body, list) or (
-        recorded and isinstance(body, dict) and next(iter(body), "") in ("type", "class_type", "dtype")
+        recorded
+        and isinstance(body, dict)
+        and next(iter(body), "") in ("type", "class_type", "dtype")
     ):
         found = arguments_in("", body)
         body = {}
@@ -379,7 +381,9 @@ def read_op(index, raw, body):
     register = body.get("is_nan")
     register = bool(register) if isinstance(register, int | float) else None
     has_inputs = any(k in body for k in ("input_args", "input_kwargs", "input"))
-    return Op(index, raw, name, part(raw), found, register, body.get("is_recompute") is True, has_inputs)
+    return Op(
+        index, raw, name, part(raw), found, register, body.get("is_recompute") is True, has_inputs
+    )
 
 
 # --- one rank ---------------------------------------------------------------------------------------
@@ -391,7 +395,9 @@ class Node:
 
     op: int
     kinds: frozenset
-    role: str = ""  # origin, promoted, parameter, unexplained, received, register, linked; "": no root
+    role: str = (
+        ""  # origin, promoted, parameter, unexplained, received, register, linked; "": no root
+    )
     real: bool = False  # gives out something bad that means something
     parents: list = field(default_factory=list)  # closest first
     absorbed: bool = False
@@ -426,6 +432,7 @@ class Written:
     meaning: str  # real, intended, garbage
     near: bool
     delivered: bool = False
+    weight_gradient: bool = False
     live: bool = True
     read: bool = False
 
@@ -501,27 +508,38 @@ class Rank:
 
     # --- where a bad value came from ---
 
-    def find(self, tensor, *, weight):
-        """The written value that explains `tensor`, and how closely: 0 exact, 1 reshaped, 2 near."""
-        hit = self.recorded(tensor)
-        if hit is None or hit[0].meaning == "garbage":
-            near = self.nearest(tensor, weight)
-            if near and (hit is None or self.written.index(near) > self.written.index(hit[0])):
-                hit = near, 2
+    def find(self, tensor, *, weight, gradient=False):
+        """The written value that explains `tensor`, and how closely: 0 exact, 1 reshaped, 2 near.
+
+        A gradient is not computed from the gradient of a weight; all else looks there last.
+        """
+        hit = self.find_among([w for w in self.written if not w.weight_gradient], tensor, weight)
+        if not gradient and (hit is None or hit[0].meaning == "garbage"):
+            late = self.find_among([w for w in self.written if w.weight_gradient], tensor, weight)
+            hit = late or hit
         if hit:
             hit[0].read = True
         return hit
 
-    def recorded(self, tensor):
+    def find_among(self, written, tensor, weight):
+        hit = self.recorded(written, tensor)
+        if hit is None or hit[0].meaning == "garbage":
+            near = self.nearest(written, tensor, weight)
+            if near and (hit is None or written.index(near) > written.index(hit[0])):
+                return near, 2
+        return hit
+
+    def recorded(self, written, tensor):
         def last(same):
-            return next((w for w in reversed(self.written) if same(w.tensor)), None)
+            return next((w for w in reversed(written) if same(w.tensor)), None)
 
         exact = last(lambda t: t == tensor)
         if exact:
             return exact, 0
         view = last(
-            lambda t: (t.dtype, t.count, t.statistics)
-            == (tensor.dtype, tensor.count, tensor.statistics)
+            lambda t: (
+                (t.dtype, t.count, t.statistics) == (tensor.dtype, tensor.count, tensor.statistics)
+            )
         )
         if view:
             return view, 1
@@ -531,8 +549,8 @@ class Rank:
             return (part_of, 1) if part_of else None
         return None
 
-    def nearest(self, tensor, weight):
-        for w in reversed(self.written):
+    def nearest(self, written, tensor, weight):
+        for w in reversed(written):
             if not (w.near and w.live and w.meaning == "real"):
                 continue
             if weight and not w.delivered:
@@ -543,8 +561,9 @@ class Rank:
         return None
 
     def write(self, tensors, node, meaning, *, near=True, delivered=False):
+        of_weight = self.ops[node.op].name.direction == "parameters_grad"
         for tensor in tensors:
-            self.written.append(Written(tensor, node, meaning, near, delivered))
+            self.written.append(Written(tensor, node, meaning, near, delivered, of_weight))
 
     # --- one op ---
 
@@ -578,7 +597,8 @@ class Rank:
         real, masks, garbage, unexplained, mask_like = [], [], [], [], []
         for argument, tensor in bad_in:
             weight = argument.field == "parameters" or names(rows, "parameters", argument)
-            hit = self.find(tensor, weight=weight)
+            gradient = op.name.direction == "backward"
+            hit = self.find(tensor, weight=weight, gradient=gradient)
             if hit and hit[0].meaning == "real":
                 real.append((hit[1], hit[0]))
             elif hit and hit[0].meaning == "intended":
@@ -637,7 +657,11 @@ class Rank:
         for hit in masks:
             hit[0].node.readers.append(op.index)
         if judgement == "absorbed":
-            for link, w in [*real, *((h[1], h[0]) for h in masks), *((h[1], h[0]) for h, _ in garbage)]:
+            for link, w in [
+                *real,
+                *((h[1], h[0]) for h in masks),
+                *((h[1], h[0]) for h, _ in garbage),
+            ]:
                 if link < 2:
                     w.live = False
         if child:
@@ -766,7 +790,7 @@ class Rank:
         span = [n for n in self.nodes if start <= n.op < op.index]
         found = None
         for tensor in bad_out:
-            hit = self.find(tensor, weight=False)
+            hit = self.find(tensor, weight=False, gradient=op.name.direction == "backward")
             if not hit or hit[1] != 0 or hit[0].node not in span:
                 continue
             if hit[0].meaning == "real":
@@ -876,7 +900,11 @@ class Rank:
         children = {id(n): [c for c in self.nodes if n in c.parents] for n in self.nodes}
         for node in self.nodes:  # 6: a gradient nobody absorbed or carried on
             carried = node.communicated or any(c.real for c in children[id(node)])
-            if self.ops[node.op].part == "backward" and node.real and not (carried or node.absorbed):
+            if (
+                self.ops[node.op].part == "backward"
+                and node.real
+                and not (carried or node.absorbed)
+            ):
                 node.seed = True
         self.spread_harm()
         for node in self.nodes:
@@ -905,6 +933,7 @@ class Rank:
 
     def settle_weight_gradients(self):
         """5: a bad weight gradient is a consequence of its module's backward record."""
+
         def is_backward(n):
             return self.ops[n.op].name.direction == "backward"
 
@@ -922,7 +951,9 @@ class Rank:
             forward = [n for n in records if n.op < node.op and not is_backward(n)]
             dumped = any(op.part == "backward" and op.name.base == base for op in self.ops)
             earlier = [
-                n for n in self.nodes if n.real and n.op < node.op and self.ops[n.op].part == "backward"
+                n
+                for n in self.nodes
+                if n.real and n.op < node.op and self.ops[n.op].part == "backward"
             ]
             parent = (
                 behind[0] if behind
@@ -986,9 +1017,7 @@ class Rank:
 
 def exchanges(rank, op):
     """The communications of one op: (event, contributed, received)."""
-    row = next(
-        r for r in RULES["communications"] if any(matches(p, op.name) for p in r["match"])
-    )
+    row = next(r for r in RULES["communications"] if any(matches(p, op.name) for p in r["match"]))
     if row["flow"] == "batch":
         return batch(rank, op)
 
@@ -1076,7 +1105,9 @@ def batch(rank, op):
                 mine, theirs = entry.path, a.path[: len(entry.path)]
                 if isinstance(mine[0], str) and isinstance(a.path[0], int):
                     # A keyword list stands first in the output.
-                    numbers = [[p for p in path if isinstance(p, int)][-1:] for path in (mine, theirs)]
+                    numbers = [
+                        [p for p in path if isinstance(p, int)][-1:] for path in (mine, theirs)
+                    ]
                     if numbers[0] == numbers[1]:
                         return [(a, t)]
                 elif mine == theirs:
@@ -1179,7 +1210,9 @@ def match_all(ranks):
         if e.flow in ("send", "recv") and e.peer is not None:
             way = (e.rank, e.peer) if e.flow == "send" else (e.peer, e.rank)
             named = e.group.id or e.group.ranks
-            channels.setdefault((*way, e.tag), {}).setdefault(named, ([], []))[e.flow == "recv"].append(e)
+            channels.setdefault((*way, e.tag), {}).setdefault(named, ([], []))[
+                e.flow == "recv"
+            ].append(e)
     for (source, destination, _), groups in channels.items():
         left: tuple[list, list] = ([], [])
 
@@ -1258,7 +1291,9 @@ def settle_receipts(ranks, found):
         before = [(e.given_real, e.receipt, e.giver) for e in events]
         for e in events:
             if e.given:
-                e.given_real = e.given.real or any(c.receipt in DELIVERED for c in e.given.conditions)
+                e.given_real = e.given.real or any(
+                    c.receipt in DELIVERED for c in e.given.conditions
+                )
         for match in found:
             receive(match)
         if before == [(e.given_real, e.receipt, e.giver) for e in events]:
@@ -1545,7 +1580,14 @@ def merge(ranked):
 
 def communication(match):
     """A row of the table of communications, if it has anything to say."""
-    verdicts = {"overflow": 0, "origin": 0, "entered": 0, "absorbed": 0, "garbage": 0, "intended": 0}
+    verdicts = {
+        "overflow": 0,
+        "origin": 0,
+        "entered": 0,
+        "absorbed": 0,
+        "garbage": 0,
+        "intended": 0,
+    }
     rows: dict[str, list] = {"source": [], "propagated": [], "normal": []}
     for e in match.members:
         verdicts["absorbed"] += e.given_real
