@@ -300,6 +300,11 @@ impl<'t> Replay<'t> {
         let Some(id) = self.matching.of_event[t as usize][event as usize] else {
             return true;
         };
+        let timeline = &self.timelines[t as usize];
+        let flow = timeline.events[event as usize].communication.flow;
+        if !sides(&self.matching.matches[id as usize], timeline.rank, flow).1 {
+            return true; // the root of a broadcast, a giver of a reduce: nothing arrives
+        }
         if self.givers_left(id) > 0 {
             if !self.meetings[id as usize].waiting.contains(&t) {
                 self.meetings[id as usize].waiting.push(t);

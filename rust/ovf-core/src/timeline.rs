@@ -338,6 +338,7 @@ struct Builder<'a> {
     /// Last bad backward record of each module, and last bad forward record.
     backwards: FxHashMap<u64, NodeId>,
     module_forwards: FxHashMap<u64, NodeId>,
+    registers: bool,
     register: Option<NodeId>,
     groups: Vec<GroupKey>,
     events: Vec<Event>,
@@ -428,6 +429,7 @@ impl<'a> Builder<'a> {
             gradients: Vec::new(),
             backwards: FxHashMap::default(),
             module_forwards: FxHashMap::default(),
+            registers: false,
             register: None,
             groups: Vec::new(),
             events: Vec::new(),
@@ -454,12 +456,12 @@ impl<'a> Builder<'a> {
     }
 
     fn walk(&mut self) {
-        let registers = self.index.task.as_deref() == Some("nan_check")
+        self.registers = self.index.task.as_deref() == Some("nan_check")
             || memchr::memmem::find(self.bytes, b"\"is_nan\"").is_some();
         for i in 0..self.index.entries.len() {
             let entry = self.index.entries[i];
             let communicates = self.rules.is_communication_name(entry.name(self.bytes));
-            if !entry.non_finite && !communicates && !registers {
+            if !entry.non_finite && !communicates && !self.registers {
                 continue;
             }
             let raw = self.name(i as u32);
@@ -547,7 +549,7 @@ impl<'a> Builder<'a> {
         if bad_inputs.is_empty() && bad_outputs.is_empty() {
             let state = if op.register == Some(true) && !evidence.has_output {
                 self.register(i)
-            } else if op.register.is_none() && !op_has_values(op) {
+            } else if self.registers && op.register.is_none() && !op_has_values(op) {
                 OpState::Unknown
             } else {
                 OpState::Clean
@@ -946,7 +948,7 @@ impl<'a> Builder<'a> {
 
     /// A batched call may be followed by records of the calls made inside it.
     fn supersede(&mut self, inner: &Communication) {
-        if inner.item > 0 || !matches!(inner.api.as_str(), "isend" | "irecv") {
+        if inner.batched || !matches!(inner.api.as_str(), "isend" | "irecv") {
             return;
         }
         let mut next = inner.op;
@@ -955,9 +957,7 @@ impl<'a> Builder<'a> {
             if outer.op + 1 < next || !matches!(outer.api.as_str(), "isend" | "irecv") {
                 return;
             }
-            let in_batch = self.classes.get(outer.op as usize).is_some()
-                && self.index.entries[outer.op as usize].name(self.bytes).windows(5).any(|w| w == b"batch");
-            if in_batch && outer.op < inner.op && !outer.superseded && (&outer.api, outer.peer) == (&inner.api, inner.peer) {
+            if outer.batched && !outer.superseded && (&outer.api, outer.peer) == (&inner.api, inner.peer) {
                 outer.superseded = true;
                 return;
             }
