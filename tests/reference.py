@@ -495,10 +495,10 @@ class Rank:
         for before, op in zip([None, *self.ops], self.ops, strict=False):
             if op.part == "backward" and (before is None or before.part == "forward"):
                 self.losses[op.name.call] = not self.losses
-        self.registers = header.get("task") == "nan_check" or any(
-            op.register is not None for op in self.ops
-        )
-        self.has_statistics = any(op.known or op.register is not None for op in self.ops)
+        values = any(op.known for op in self.ops)
+        registers = any(op.register is not None for op in self.ops)
+        self.has_statistics = values or registers
+        self.registers = header.get("task") == "nan_check" or (registers and not values)
         for op in self.ops:
             if op.name.prefix in RULES["communication_prefixes"]:
                 self.states.append(self.communicate(op))
@@ -589,7 +589,7 @@ class Rank:
                 else:
                     bad_in.append((argument, tensor))
         if not bad_in and not bad_out:
-            if op.register and not tells:
+            if self.registers and op.register and not tells:
                 return self.register(op)
             return "unknown" if self.registers and op.register is None and not op.known else "clean"
 
@@ -813,6 +813,10 @@ class Rank:
 
     def communicate(self, op):
         state = "clean"
+        if self.registers and op.register:
+            state = self.register(op)
+        elif self.registers and op.register is None and not op.known:
+            state = "unknown"
         for event, gives, gets in exchanges(self.number, op):
             self.supersede(event)
             self.give(op, event, gives)
@@ -1380,45 +1384,86 @@ class Candidate:
         return self.rank.ops[self.op].raw
 
 
+def places_of(rank, candidates, assumed):
+    """The places of one rank in order; `assumed` says where calls without a known reader end."""
+    places = []
+    events = [e for e in rank.events if e.match]
+    for k, e in enumerate(events):
+        places.append((e.op, 2, k, ("enter", e)))
+        if not e.match.gets(e):
+            continue
+        if not e.is_async:
+            places.append((e.op, 3, k, ("leave", e)))
+        elif e.read_at is not None:
+            places.append((max(e.read_at, e.op + 1), 0, k, ("leave", e)))
+        else:
+            places.append((assumed.setdefault(id(e), next_call(rank, e.op)), 0, k, ("leave", e)))
+    for c in candidates:
+        if c.node and c.rank is rank:
+            when = 4 if c.node.role == "register" else 1
+            places.append((c.op, when, rank.marks.index(c.node), ("root", c)))
+    return [p for *_, p in sorted(places, key=lambda p: p[:3])]
+
+
+def next_call(rank, op):
+    """The next op behind `op` that communicates."""
+    return min((e.op for e in rank.events if e.match and e.op > op), default=LATE)
+
+
 def graph_of(ranks, found, candidates):
-    """Every place where something happens, and what directly follows it.
+    """Every place where something happens, and what directly follows it, without circles.
 
     A place is ("root", candidate), ("enter", event), ("leave", event) or ("met", match).
     """
-    after: dict = {}
+    assumed: dict = {}
+    cut: set = set()
+    while True:
+        lines = {r.number: places_of(r, candidates, assumed) for r in ranks}
+        after: dict = {("met", m): set() for m in found}
+        for line in lines.values():
+            for place in line:
+                after.setdefault(place, set())
+            for a, b in zip(line, line[1:], strict=False):
+                after[a].add(b)
+        for match in found:
+            for g in match.givers:
+                after["enter", g].add(("met", match))
+            for g in match.getters:
+                if g not in cut:
+                    after["met", match].add(("leave", g))
+        waiting = circle(lines, after)
+        if not waiting:
+            return after
+        movable = [e for e in waiting if id(e) in assumed]
+        for e in movable:
+            rank = next(r for r in ranks if r.number == e.rank)
+            assumed[id(e)] = next_call(rank, assumed[id(e)])
+        if not movable:
+            cut.update(waiting)
 
-    def edge(a, b):
-        after.setdefault(a, set()).add(b)
-        after.setdefault(b, set())
 
-    for rank in ranks:
-        places = []
-        events = [e for e in rank.events if not e.superseded and e.match]
-        for k, e in enumerate(events):
-            places.append((e.op, 2, k, ("enter", e)))
-            if not e.match.gets(e):
-                continue
-            if not e.is_async:
-                places.append((e.op, 3, k, ("leave", e)))
-            elif e.read_at is not None:
-                places.append((max(e.read_at, e.op + 1), 0, k, ("leave", e)))
-            else:
-                behind = min((o.op for o in events if o.op > e.op), default=LATE)
-                places.append((behind, 0, k, ("leave", e)))
-        for c in candidates:
-            if c.node and c.rank is rank:
-                places.append((c.op, 1, rank.marks.index(c.node), ("root", c)))
-        in_order = [p for *_, p in sorted(places, key=lambda p: p[:3])]
-        for a, b in zip(in_order, in_order[1:], strict=False):
-            edge(a, b)
-        for place in in_order:
-            after.setdefault(place, set())
-    for match in found:
-        for g in match.givers:
-            edge(("enter", g), ("met", match))
-        for g in match.getters:
-            edge(("met", match), ("leave", g))
-    return after
+def circle(lines, after):
+    """The communications that ranks wait for in a circle: the first on each of them."""
+    before = backwards(after)
+    done: set = set()
+    ready = [p for p in after if not before[p]]
+    while ready:
+        done.update(ready)
+        ready = [p for p in {p for r in ready for p in after[r]} if before[p] <= done]
+    fronts = {n: next((p for p in line if p not in done), None) for n, line in lines.items()}
+    waits_for = {
+        n: {g.rank for g in front[1].match.givers if ("enter", g) not in done} if front else set()
+        for n, front in fronts.items()
+    }
+    return [fronts[n][1] for n in fronts if n in reachable(waits_for, n)]
+
+
+def backwards(after):
+    before: dict = {place: set() for place in after}
+    for place, following in after.items():
+        for p in following:
+            before[p].add(place)
+    return before
 
 
 def reachable(after, start):
@@ -1434,33 +1479,26 @@ def reachable(after, start):
 def order(ranks, found, candidates):
     """Fill in what happened before each candidate, and how many communications."""
     after = graph_of(ranks, found, candidates)
-    reach = {place: reachable(after, place) for place in after}
     place_of = {id(c): ("root", c) if c.node else ("met", c.match) for c in candidates}
+    reach = {place: reachable(after, place) for place in place_of.values()}
 
     def precedes(a, b):
-        a, b = place_of[id(a)], place_of[id(b)]
-        return b in reach[a] and a not in reach[b]
+        return place_of[id(b)] in reach[place_of[id(a)]]
 
     for c in candidates:
         c.before = [o for o in candidates if not o.demoted and o is not c and precedes(o, c)]
-    before = {place: [p for p in after if place in after[p]] for place in after}
-    known: dict = {}
-
-    def depth(place, on_the_way=frozenset()):
-        if place in known:
-            return known[place]
-        deepest = 0
-        for p in before[place]:
-            if p not in on_the_way:
-                deepest = max(deepest, depth(p, on_the_way | {place}) + (p[0] == "met"))
-        known[place] = deepest
-        return deepest
+    before = backwards(after)
+    depth: dict = {}
+    while len(depth) < len(after):  # the longest chain of communications, place by place
+        for place in after:
+            if place not in depth and all(p in depth for p in before[place]):
+                depth[place] = max((depth[p] + (p[0] == "met") for p in before[place]), default=0)
 
     def layer(c):
         return max((layer(b) + 1 for b in c.before), default=0)
 
     for c in candidates:
-        c.depth = depth(place_of[id(c)])
+        c.depth = depth[place_of[id(c)]]
         c.layer = layer(c)
 
 

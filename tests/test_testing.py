@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+
 from ovf.testing import (
     Damage,
     Encoder,
@@ -35,7 +36,7 @@ from ovf.testing.values import is_non_finite
 
 PLAIN = Encoding()
 quick = settings(
-    max_examples=60,
+    max_examples=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
@@ -260,9 +261,7 @@ def test_any_spelling_is_json_with_the_same_names(step, tmp_path_factory):
 # Simulated steps.
 
 
-@pytest.mark.parametrize(
-    "variant", VARIANTS, ids=lambda variant: "-".join(map(str, variant.values()))
-)
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: "-".join(map(str, variant.values())))
 @pytest.mark.parametrize(("layout", "fault"), CASES, ids=lambda case: str(case)[:60])
 def test_a_fault_shows_first_where_truth_says(layout, fault, variant, tmp_path):
     step = simulated_step(small(layout, [fault], **variant))
@@ -291,16 +290,12 @@ def test_a_fault_reaches_the_update_of_every_rank(layout, fault):
         assert has_non_finite(updates) == (rank in reached), rank
 
 
-@pytest.mark.parametrize(
-    "variant", VARIANTS, ids=lambda variant: "-".join(map(str, variant.values()))
-)
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: "-".join(map(str, variant.values())))
 def test_a_clean_step_has_only_masks_and_garbage(variant, tmp_path):
     step = simulated_step(small(**variant))
     assert step.truth.first is None
     dump = read(write_step(tmp_path, step))
-    names = [
-        name for ops in dump.values() for name, op in ops.items() if any(bad_evidence(name, op))
-    ]
+    names = [name for ops in dump.values() for name, op in ops.items() if any(bad_evidence(name, op))]
     assert names == []
     masked = [op for ops in dump.values() for name, op in ops.items() if ".masked_fill." in name]
     assert any(op["output"][0]["Min"] == -math.inf for op in masked if "input_args" in op)
@@ -319,9 +314,7 @@ def test_drawn_steps_are_consistent(step, tmp_path_factory):
         assert tuple(sorted(members)) == ranks
         kinds = {tuple(api for _, api in calls) for calls in members.values()}
         assert len(kinds) == 1
-    assert {pair: len(sent) for pair, sent in sends.items()} == {
-        pair: len(got) for pair, got in receives.items()
-    }
+    assert {pair: len(sent) for pair, sent in sends.items()} == {pair: len(got) for pair, got in receives.items()}
 
 
 @pytest.mark.parametrize("p2p", ["send", "isend", "batch"])
@@ -474,9 +467,7 @@ def test_a_fault_without_a_place_is_refused(layout, fault):
 def test_groups_of_an_axis_divide_the_ranks(layout):
     for axis in Axis.__args__:
         groups = {layout.group(axis, rank) for rank in range(layout.ranks)}
-        assert Counter(rank for group in groups for rank in group.ranks) == Counter(
-            range(layout.ranks)
-        )
+        assert Counter(rank for group in groups for rank in group.ranks) == Counter(range(layout.ranks))
     for rank in range(layout.ranks):
         assert layout.rank(layout.place(rank)) == rank
         assert len(layout.group("ep", rank).ranks) == layout.ep
@@ -602,6 +593,19 @@ def test_options_that_fit_no_step_exit_2(options, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
+def test_faults_are_read_as_they_are_printed():
+    for _, fault in CASES:
+        assert Fault.parse(str(fault)) == fault
+    assert Fault.parse("weight:3:-1") == Fault("weight", 3, -1, 0)
+
+
+def test_the_command_takes_more_faults(tmp_path):
+    main([str(tmp_path), *["--pp", "2", "--fault", "weight:1", "--fault", "batch:0"]])
+    truth = json.loads((tmp_path / "truth.json").read_text("utf-8"))
+    assert truth["rank"] == 0
+    assert [at["rank"] for at in truth["later"]] == [1]
+
+
 def test_help_names_every_fault(capsys):
     with pytest.raises(SystemExit) as caught:
         main(["--help"])
@@ -666,9 +670,7 @@ def test_types_are_registered():
 def run_python(code):
     package = Path(sys.modules["ovf"].__file__).parents[1]
     environment = {**os.environ, "PYTHONPATH": str(package)}
-    return subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
-    )
+    return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
 
 
 def test_hypothesis_is_imported_with_the_strategies_only():
@@ -684,8 +686,10 @@ def test_hypothesis_is_imported_with_the_strategies_only():
 
 def test_without_hypothesis_the_error_names_the_extra():
     code = (
-        "import sys\nsys.modules['hypothesis'] = None\nimport ovf.testing\novf.testing.strategies\n"
+        "import sys\nsys.modules['hypothesis'] = None\nimport ovf.testing\n"
+        "from ovf.testing import *\nprint(Layout(tp=2).ranks)\novf.testing.strategies\n"
     )
     done = run_python(code)
+    assert done.stdout == "2\n"
     assert "ImportError" in done.stderr
     assert "ovf-npu[testing]" in done.stderr

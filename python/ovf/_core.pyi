@@ -2,6 +2,8 @@
 
 import os
 
+from typing_extensions import Self
+
 __version__: str
 DEBUG_BUILD: bool
 
@@ -29,7 +31,7 @@ class RulesError(OvfError):
 class Progress:
     """Counters of a running analysis, readable from any thread."""
 
-    def __new__(cls) -> Progress: ...
+    def __new__(cls) -> Self: ...
     @property
     def bytes(self) -> int:
         """Bytes read so far."""

@@ -65,9 +65,7 @@ def find_first_overflow(
     seen: list[dict[str, Any]] = []
     with _Ticker(counters, progress):
         for index in chosen:
-            text, records = _core.analyze(
-                path, index, ranks=wanted, rules=rules, threads=threads, progress=counters
-            )
+            text, records = _core.analyze(path, index, ranks=wanted, rules=rules, threads=threads, progress=counters)
             data = json.loads(text)
             seen.append({"step": data["step"], "step_label": data["step_label"], "verdict": data["verdict"]})
             if data["verdict"] == "overflow":
@@ -113,7 +111,11 @@ def cross_rank(path: StrPath, *, step: int | str | None = None, rules: StrPath |
 
 
 def trace_rank(
-    path: StrPath, rank: int | None = None, *, step: int | str | None = None, rules: StrPath | None = None
+    path: StrPath,
+    rank: int | None = None,
+    *,
+    step: int | str | None = None,
+    rules: StrPath | None = None,
 ) -> dict[str, Any]:
     """Trace one rank to its root cause, every candidate in order.
 

@@ -88,9 +88,18 @@ def _path_of(path: Path | None, input_path: Path | None) -> Path:
 
 _path = click.argument("path", required=False, type=click.Path(path_type=Path))
 _input = click.option(
-    "-i", "--input_path", "--input-path", "input_path", type=click.Path(path_type=Path), help="The dump, as msProbe users type it."
+    "-i",
+    "--input_path",
+    "--input-path",
+    "input_path",
+    type=click.Path(path_type=Path),
+    help="The dump, as msProbe users type it.",
 )
-_rules = click.option("--rules", type=click.Path(path_type=Path), help="A JSON file of rules laid over the built-in ones.")
+_rules = click.option(
+    "--rules",
+    type=click.Path(path_type=Path),
+    help="A JSON file of rules laid over the built-in ones.",
+)
 _step = click.option("--step", help="Only this step: its number or folder.")
 _exit_zero = click.option("--exit-zero", is_flag=True, help="Exit 0 even if an overflow was found.")
 
@@ -99,36 +108,56 @@ _exit_zero = click.option("--exit-zero", is_flag=True, help="Exit 0 even if an o
 @_path
 @_input
 @click.option(
-    "-o", "--output_path", "--output-path", "output", type=click.Path(path_type=Path),
+    "-o",
+    "--output_path",
+    "--output-path",
+    "output",
+    type=click.Path(path_type=Path),
     help="A new file for the chosen format (a name with a suffix), or a folder: it gets anomaly_analyze_<time>.json.",
 )
-@click.option("--format", "form", type=click.Choice(["text", "json", "jsonl", "msprobe"]), default="text", show_default=True)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json", "jsonl", "msprobe"]),
+    default="text",
+    show_default=True,
+)
 @click.option("--json", "as_json", is_flag=True, help="Short for --format json.")
 @_step
 @click.option("--ranks", callback=_ranks, help="Only these ranks, like 0,3,8-15.")
 @_rules
 @click.option("--top", type=click.IntRange(1), default=1, show_default=True, help="Findings to show in full.")
 @click.option("--threads", type=click.IntRange(1), help="Threads; all processors by default.")
-@click.option("--allow-incomplete-ranks", is_flag=True, help="Accept missing, cut and unreadable ranks in the exit status.")
+@click.option(
+    "--allow-incomplete-ranks",
+    is_flag=True,
+    help="Accept missing, cut and unreadable ranks in the exit status.",
+)
 @_exit_zero
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors; the exit status tells.")
 @click.option("-v", "--verbose", is_flag=True, help="All frames, hops, note ops and the path.")
-@click.option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True, help="auto: only on a terminal; NO_COLOR and FORCE_COLOR count.")
-def check(  # noqa: D417 - the options document themselves
+@click.option(
+    "--color",
+    type=click.Choice(["auto", "always", "never"]),
+    default="auto",
+    show_default=True,
+    help="auto: only on a terminal; NO_COLOR and FORCE_COLOR count.",
+)
+def check(
     path: Path | None,
     input_path: Path | None,
     output: Path | None,
     form: str,
-    as_json: bool,  # noqa: FBT001 - a flag of the command
+    as_json: bool,
     step: str | None,
     ranks: list[int] | None,
     rules: Path | None,
     top: int,
     threads: int | None,
-    allow_incomplete_ranks: bool,  # noqa: FBT001
-    exit_zero: bool,  # noqa: FBT001
-    quiet: bool,  # noqa: FBT001
-    verbose: bool,  # noqa: FBT001
+    allow_incomplete_ranks: bool,
+    exit_zero: bool,
+    quiet: bool,
+    verbose: bool,
     color: str,
 ) -> None:
     """Name the first overflow of a dump: rank, operator, line of code, why, and how sure.
@@ -154,15 +183,26 @@ def check(  # noqa: D417 - the options document themselves
     to_folder = output is not None and not output.suffix
     if output is not None and not to_folder and form != "msprobe":
         _write_file(report, form, output, dump, seconds=seconds, top=top, verbose=verbose)
-    elif not quiet and not (form == "msprobe"):
+    elif not quiet and form != "msprobe":
         _print(report, form, seconds=seconds, top=top, verbose=verbose, color=color)
     if form == "msprobe" or (to_folder and form == "text"):
         _write_msprobe(report, output if to_folder and output else output or Path("output"), dump, quiet=quiet)
     elif to_folder and output is not None:
         output.mkdir(parents=True, exist_ok=True)
-        _write_file(report, form, output / f"ovf_report.{form}", dump, seconds=seconds, top=top, verbose=verbose)
+        _write_file(
+            report,
+            form,
+            output / f"ovf_report.{form}",
+            dump,
+            seconds=seconds,
+            top=top,
+            verbose=verbose,
+        )
     if report.incomplete and not allow_incomplete_ranks and report.verdict != "no_evidence":
-        _complain("the evidence is incomplete (see above); --allow-incomplete-ranks accepts that", quiet=quiet)
+        _complain(
+            "the evidence is incomplete (see above); --allow-incomplete-ranks accepts that",
+            quiet=quiet,
+        )
     code = report.exit_code
     sys.exit(0 if exit_zero and code == 1 else code)
 
@@ -186,7 +226,8 @@ def _console(color: str = "auto") -> Console:
         return Console(force_terminal=True, color_system="standard")
     if color == "never":
         return Console(no_color=True, highlight=False)
-    return Console()
+    # A pipe has no width: nothing is folded for it.
+    return Console() if sys.stdout.isatty() else Console(width=400)
 
 
 def _write_file(report: Report, form: str, path: Path, dump: Path, *, seconds: float, top: int, verbose: bool) -> None:
@@ -235,7 +276,13 @@ def _progress(*, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
         TransferSpeedColumn,
     )
 
-    columns = (TextColumn("reading"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("reading"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("reading", total=None)
 
@@ -248,11 +295,25 @@ def _progress(*, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
 @cli.command()
 @_path
 @_input
-@click.option("-o", "--output_path", "--output-path", "output", type=click.Path(path_type=Path), help="A folder for cross_rank_analysis.json.")
+@click.option(
+    "-o",
+    "--output_path",
+    "--output-path",
+    "output",
+    type=click.Path(path_type=Path),
+    help="A folder for cross_rank_analysis.json.",
+)
 @_step
 @_rules
 @click.option("--json", "as_json", is_flag=True, help="Print the JSON instead of the table.")
-def ranks(path: Path | None, input_path: Path | None, output: Path | None, step: str | None, rules: Path | None, as_json: bool) -> None:  # noqa: FBT001
+def ranks(
+    path: Path | None,
+    input_path: Path | None,
+    output: Path | None,
+    step: str | None,
+    rules: Path | None,
+    as_json: bool,
+) -> None:
     """For each communication: which ranks sent something bad, which got it, which have nothing bad."""
     dump = _path_of(path, input_path)
     if as_json or output is not None:
@@ -275,10 +336,24 @@ def ranks(path: Path | None, input_path: Path | None, output: Path | None, step:
 @_path
 @_input
 @click.option("--rank", type=click.IntRange(0), help="Global rank; may be left out when there is only one.")
-@click.option("-o", "--output_path", "--output-path", "output", type=click.Path(path_type=Path), help="A folder for single_rank_trace.json.")
+@click.option(
+    "-o",
+    "--output_path",
+    "--output-path",
+    "output",
+    type=click.Path(path_type=Path),
+    help="A folder for single_rank_trace.json.",
+)
 @_step
 @_rules
-def trace(path: Path | None, input_path: Path | None, rank: int | None, output: Path | None, step: str | None, rules: Path | None) -> None:
+def trace(
+    path: Path | None,
+    input_path: Path | None,
+    rank: int | None,
+    output: Path | None,
+    step: str | None,
+    rules: Path | None,
+) -> None:
     """Trace one rank to its root cause: every candidate in order, as JSON."""
     dump = _path_of(path, input_path)
     try:

@@ -23,7 +23,7 @@ def _number(value: float | str | None) -> Number:
     return None if value is None else float(value)
 
 
-def _take(cls: type[_T], data: Mapping[str, Any], **made: Any) -> _T:
+def _take(cls: type[_T], data: Mapping[str, Any], **made: Any) -> _T:  # noqa: ANN401 - fields of any type
     """An instance of `cls` from the keys of `data` that it knows."""
     known = {f.name for f in fields(cls)}  # type: ignore[arg-type]  # always a dataclass
     return cls(**{k: v for k, v in data.items() if k in known and k not in made}, **made)
@@ -51,7 +51,8 @@ class Value:
     class_: str
 
     @classmethod
-    def _of(cls, data: Mapping[str, Any]) -> Value:
+    def from_json(cls, data: Mapping[str, Any]) -> Value:
+        """From the JSON contract."""
         stats = {k: _number(data[k]) for k in ("max", "min", "mean", "norm")}
         return cls(data["slot"], data["dtype"], tuple(data["shape"]), class_=data["class"], **stats)
 
@@ -149,14 +150,15 @@ class Finding:
     record: str = field(default="", repr=False)
 
     @classmethod
-    def _of(cls, data: Mapping[str, Any], record: str) -> Finding:
+    def from_json(cls, data: Mapping[str, Any], record: str) -> Finding:
+        """From the JSON contract."""
         return _take(
             cls,
             data,
             record=record,
             why_not_certain=tuple(data["why_not_certain"]),
-            inputs=tuple(Value._of(v) for v in data["inputs"]),
-            outputs=tuple(Value._of(v) for v in data["outputs"]),
+            inputs=tuple(Value.from_json(v) for v in data["inputs"]),
+            outputs=tuple(Value.from_json(v) for v in data["outputs"]),
             scalars=tuple((s, v) for s, v in data["scalars"]),
             construct_chain=tuple(data["construct_chain"]),
             stack=tuple(_take(Frame, f) for f in data["stack"]),
@@ -200,7 +202,8 @@ class Spread:
     symptom_kind: str | None
 
     @classmethod
-    def _of(cls, data: Mapping[str, Any]) -> Spread:
+    def from_json(cls, data: Mapping[str, Any]) -> Spread:
+        """From the JSON contract."""
         hops = tuple(Hop(h["api"], h["from"], h["op_name"], tuple(h["to"])) for h in data["hops"])
         symptom = _take(RankOp, data["symptom"]) if data["symptom"] else None
         return cls(data["ops"], tuple(data["ranks"]), hops, symptom, data["symptom_kind"])
@@ -230,6 +233,7 @@ class Unreadable:
     ops_used: int
 
     def __str__(self) -> str:
+        """`path:line:column: message`."""
         place = self.path if self.line is None else f"{self.path}:{self.line}:{self.column}"
         return f"{place}: {self.message}"
 
@@ -250,7 +254,8 @@ class RankSummary:
     reached_by: str | None
 
     @classmethod
-    def _of(cls, data: Mapping[str, Any]) -> RankSummary:
+    def from_json(cls, data: Mapping[str, Any]) -> RankSummary:
+        """From the JSON contract."""
         bad = data["first_bad"]
         first = RankOp(data["rank"], bad["name"], bad["op"]) if bad else None
         return _take(cls, data, first_bad=first)
@@ -290,7 +295,8 @@ class Communication:
     verdict: str
 
     @classmethod
-    def _of(cls, data: Mapping[str, Any]) -> Communication:
+    def from_json(cls, data: Mapping[str, Any]) -> Communication:
+        """From the JSON contract."""
         lists = (
             "group_ranks",
             "source_ranks",
@@ -317,12 +323,12 @@ class Report:
         source: Path | None = None,
         allow_incomplete_ranks: bool = False,
     ) -> None:
+        """Wrap the contract's data; `records` are the dump's records of the findings."""
         self._data = data
         self._source = source
         self._allow_incomplete = allow_incomplete_ranks
         self.findings: tuple[Finding, ...] = tuple(
-            Finding._of(f, r)  # noqa: SLF001 - one module
-            for f, r in zip(data["findings"], records, strict=True)
+            Finding.from_json(f, r) for f, r in zip(data["findings"], records, strict=True)
         )
 
     @property
@@ -373,28 +379,31 @@ class Report:
     def spread(self) -> Spread | None:
         """How far it went."""
         data = self._data["spread"]
-        return Spread._of(data) if data else None  # noqa: SLF001 - one module
+        return Spread.from_json(data) if data else None
 
     @property
     def notes(self) -> tuple[Note, ...]:
         """Remarks: intended and healed values, missing ranks, what did not match."""
         return tuple(
-            Note(n["kind"], n["text"], tuple(n["ranks"]), tuple(_take(RankOp, o) for o in n["ops"]), n["count"])
+            Note(
+                n["kind"],
+                n["text"],
+                tuple(n["ranks"]),
+                tuple(_take(RankOp, o) for o in n["ops"]),
+                n["count"],
+            )
             for n in self._data["notes"]
         )
 
     @property
     def ranks(self) -> tuple[RankSummary, ...]:
         """Every rank, ascending."""
-        return tuple(RankSummary._of(r) for r in self._data["ranks"])  # noqa: SLF001 - one module
+        return tuple(RankSummary.from_json(r) for r in self._data["ranks"])
 
     @property
     def communications(self) -> tuple[Communication, ...]:
         """Communications with a bad value or without all members."""
-        return tuple(
-            Communication._of(c)  # noqa: SLF001 - one module
-            for c in self._data["communications"]
-        )
+        return tuple(Communication.from_json(c) for c in self._data["communications"])
 
     @property
     def unreadable(self) -> tuple[Unreadable, ...]:
@@ -434,6 +443,7 @@ class Report:
         write_new(Path(path), self.json(), self._source)
 
     def __repr__(self) -> str:
+        """The verdict and the first overflow."""
         first = self.first
         what = f"rank {first.rank} {first.op_name}" if first else "nothing"
         return f"<ovf.Report {self.verdict}: {what}>"

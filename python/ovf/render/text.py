@@ -18,7 +18,11 @@ if TYPE_CHECKING:
     from ovf.report import Communication, Finding, Report, Value
 
 _STYLE = {"overflow": "bold red", "clean": "bold green", "no_evidence": "bold yellow"}
-_DTYPE_MAX = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38, "float32": 3.4028234663852886e38}
+_DTYPE_MAX = {
+    "float16": 65504.0,
+    "bfloat16": 3.3895313892515355e38,
+    "float32": 3.4028234663852886e38,
+}
 _NEAR_LIMIT = 0.5
 _FRAMES = 3
 _NOTE_OPS = 3
@@ -217,7 +221,10 @@ def _spread(report: Report, *, verbose: bool) -> Iterator[Text]:
     if verbose:
         for step in report.path:
             omitted = f"   ({step.omitted} ops between)" if step.omitted else ""
-            yield Text(f"    {step.via:<14} rank {step.rank:<5} {printable(step.op_name)}{omitted}", style="dim")
+            yield Text(
+                f"    {step.via:<14} rank {step.rank:<5} {printable(step.op_name)}{omitted}",
+                style="dim",
+            )
 
 
 def _also(report: Report, top: int) -> Iterator[Text]:
@@ -261,7 +268,15 @@ def _notes(report: Report, *, verbose: bool) -> Iterator[Text]:
 def communications_table(communications: Sequence[Communication]) -> Table:
     """Source, propagated and normal ranks of each communication."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("communication", "group", "source", "propagated", "normal", "unmatched", "verdict"):
+    for title in (
+        "communication",
+        "group",
+        "source",
+        "propagated",
+        "normal",
+        "unmatched",
+        "verdict",
+    ):
         table.add_column(title, overflow="fold")
     for c in communications:
         group = c.group_id or "default"

@@ -36,6 +36,7 @@ from ovf.testing.writer import RankWriter, write_step, write_training
 if TYPE_CHECKING:
     from types import ModuleType
 
+    # Not in `__all__`: a star import must work without Hypothesis.
     from ovf.testing import strategies as strategies
 
 __all__ = [
@@ -63,7 +64,6 @@ __all__ = [
     "scaled",
     "simulate",
     "simulated_step",
-    "strategies",
     "to_json",
     "write_step",
     "write_training",

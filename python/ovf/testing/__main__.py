@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from ovf.testing.step import Origin
 
 _DESCRIPTION = """\
-Write the msProbe dump of a simulated training step over many ranks, with at most one planted fault,
-as OUT/step<N>/rank<R>/{dump,stack,construct}.json, and the right answer as OUT/truth.json.
+Write the msProbe dump of a simulated training step over many ranks, with planted faults, as
+OUT/step<N>/rank<R>/{dump,stack,construct}.json, and the right answer as OUT/truth.json.
 
 The same options always give the same bytes."""
 
@@ -57,7 +57,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("out", metavar="OUT", type=Path, help="directory to write into")
     planted = parser.add_mutually_exclusive_group()
     planted.add_argument(
-        "--fault", default="forward:0", help="what goes wrong (default: %(default)s)"
+        "--fault",
+        action="append",
+        help="what goes wrong (default: forward:0); may be given again",
     )
     planted.add_argument("--clean", action="store_true", help="nothing goes wrong")
     layout = parser.add_argument_group("layout (ranks = tp x pp x dp, numbered tp, dp, pp)")
@@ -85,24 +87,23 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="record buffers to receive into with what they held, not as null",
     )
+    step.add_argument(
+        "--unnumbered-grads",
+        action="store_true",
+        help="name parameters_grad records without a number, as before 2025-12",
+    )
     size = parser.add_argument_group("size (adds layers, then micro-batches)")
     size.add_argument("--rank-mb", type=float, help="mean size of a dump.json, megabytes")
     size.add_argument("--ops-per-rank", type=int, help="mean number of ops a rank")
-    size.add_argument(
-        "--processes", type=int, help="processes that write (default: one a core for a large step)"
-    )
+    size.add_argument("--processes", type=int, help="processes that write (default: one a core for a large step)")
     spelling = parser.add_argument_group("spelling")
-    spelling.add_argument(
-        "--indent", default="1", choices=("none", "1", "2", "4"), help="spaces a level"
-    )
+    spelling.add_argument("--indent", default="1", choices=("none", "1", "2", "4"), help="spaces a level")
     spelling.add_argument("--non-finite", choices=get_args(NonFinite), default="token")
     spelling.add_argument("--numbers", choices=get_args(Numbers), default="as_is")
     spelling.add_argument("--stack", choices=get_args(StackLayout), default="new")
     spelling.add_argument("--no-construct", action="store_true", help="write no construct.json")
     damage = parser.add_argument_group("damage")
-    damage.add_argument(
-        "--missing", type=int, action="append", default=[], metavar="RANK", help="not dumped"
-    )
+    damage.add_argument("--missing", type=int, action="append", default=[], metavar="RANK", help="not dumped")
     damage.add_argument(
         "--cut",
         action="append",
@@ -137,6 +138,7 @@ def _training(options: argparse.Namespace, encoding: Encoding) -> Training:
         dtype=f"torch.{options.dtype}",
         warm_up=options.warm_up,
         garbage_buffers=options.garbage_buffers,
+        numbered_parameters_grad=not options.unnumbered_grads,
         number=options.step,
         seed=options.seed,
     )
@@ -146,7 +148,8 @@ def _training(options: argparse.Namespace, encoding: Encoding) -> Training:
         ops_per_rank=options.ops_per_rank,
         encoding=encoding,
     )
-    return training if options.clean else training.with_faults([_planted(options.fault, training)])
+    planted = [] if options.clean else options.fault or ["forward:0"]
+    return training.with_faults(_planted(text, training) for text in planted)
 
 
 def _damage(options: argparse.Namespace, training: Training) -> Damage:
@@ -204,7 +207,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "layout": layout.name,
         "level": training.level,
         "dtype": training.compute_dtype.removeprefix("torch."),
-        "fault": "none" if options.clean else options.fault,
+        "fault": " ".join(map(str, training.faults)) or "none",
         "layers": training.layers,
         "micro_batches": training.micro_batches,
     }

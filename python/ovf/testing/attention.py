@@ -56,22 +56,16 @@ class Attention:
         masked = scaled
         if not is_bad(scaled):
             masked = scaled._replace(min=-math.inf, mean=-math.inf, norm=math.inf)
-        saved["mask"] = record.call(
-            "Tensor.masked_fill", "mask", [scaled, mask, _MINUS_INF], [masked]
-        )
+        saved["mask"] = record.call("Tensor.masked_fill", "mask", [scaled, mask, _MINUS_INF], [masked])
         if is_bad(scaled):
             weights = values.nan(self.at.dtype, square)
         else:
-            weights = values.draw(self.at.rng, self.at.dtype, square, 2.0)._replace(
-                max=1.0, min=0.0
-            )
+            weights = values.draw(self.at.rng, self.at.dtype, square, 2.0)._replace(max=1.0, min=0.0)
             fault = self.at.fault("masked_row", batch, layer)
             if fault:
                 weights = values.nan(self.at.dtype, square)
                 self.at.show_next(fault, "Functional.softmax")
-        saved["softmax"] = record.call(
-            "Functional.softmax", "softmax", [masked], [weights], {"dim": LAST_DIM}
-        )
+        saved["softmax"] = record.call("Functional.softmax", "softmax", [masked], [weights], {"dim": LAST_DIM})
         context = self.at.draw((size, heads, tokens, head), weights, value)
         saved["context"] = record.call("Torch.matmul", "context", [weights, value], [context])
         return context._replace(shape=(size, tokens, heads * head))
@@ -102,6 +96,4 @@ class Attention:
         scaled = self.at.grad(square, masked)
         record.backward("Tensor.__truediv__", saved["scale"], [masked], [scaled, None])
         record.backward("Torch.matmul", saved["scores"], [scaled], [scaled._replace(shape=flat)])
-        return self.at.grad(
-            (*self.at.hidden[:2], 3 * training.hidden // training.layout.tp), scaled
-        )
+        return self.at.grad((*self.at.hidden[:2], 3 * training.hidden // training.layout.tp), scaled)

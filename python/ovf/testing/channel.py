@@ -55,18 +55,14 @@ class Channel:
             The sum, the same on every member.
         """
         group = self.at.training.layout.group(axis, self.at.rank)
-        outcome = yield Collective(
-            (group.ranks, group.group_id), value, scale=scale, overflow=fault is not None
-        )
+        outcome = yield Collective((group.ranks, group.group_id), value, scale=scale, overflow=fault is not None)
         if fault and not is_bad(value) and outcome.max == values.INF:
             self.at.show_next(fault, "Distributed.all_reduce")
         kwargs, copy = self._group_kwargs(axis)
         self.at.record.call("Distributed.all_reduce", site, [value], [outcome, *copy], kwargs)
         return outcome
 
-    def tp_reduce(
-        self, value: TensorStat, fault: Fault | None = None, scale: float = 4.0
-    ) -> Compute:
+    def tp_reduce(self, value: TensorStat, fault: Fault | None = None, scale: float = 4.0) -> Compute:
         """Sum a tensor over the tensor-parallel group, if there is one.
 
         Args:
@@ -157,11 +153,7 @@ class Channel:
         if mode == "batch" and (sends or sources):
             group = self.at.training.layout.group("world", self.at.rank).group_id
             sent = [P2POp("isend", peer, value, group) for peer, value in sends]
-            before = [
-                P2POp("irecv", peer, self._garbage(self.at.hidden), group) for peer in sources
-            ]
+            before = [P2POp("irecv", peer, self._garbage(self.at.hidden), group) for peer in sources]
             after = [P2POp("irecv", peer, received, group) for peer in sources]
-            self.at.record.call(
-                "Distributed.batch_isend_irecv", "exchange", [[*sent, *before]], [[*sent, *after]]
-            )
+            self.at.record.call("Distributed.batch_isend_irecv", "exchange", [[*sent, *before]], [[*sent, *after]])
         return received

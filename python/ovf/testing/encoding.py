@@ -68,7 +68,7 @@ class Encoder:
         self.indent = encoding.indent
         self.colon = ": " if encoding.indent is not None else ":"
         self._templates: dict[object, str] = {}
-        self._breaks: dict[int, str] = {}
+        self._around: dict[int, tuple[str, str, str]] = {}
         self._recent: dict[int, tuple[TensorStat, int, str]] = {}
         self._writers: dict[type, Callable[[Any, int], str]] = {}
         self._number, self._plain = _number_writers(encoding)
@@ -84,10 +84,7 @@ class Encoder:
         """
         if self.indent is None:
             return ""
-        text = self._breaks.get(depth)
-        if text is None:
-            text = self._breaks[depth] = "\n" + " " * (self.indent * depth)
-        return text
+        return "\n" + " " * (self.indent * depth)
 
     def text(self, value: Value, depth: int = 0) -> str:
         """Write one value.
@@ -141,9 +138,9 @@ class Encoder:
     def _list(self, value: Sequence[Value], depth: int) -> str:
         if not value:
             return "[]"
-        inner = self.line_break(depth + 1)
-        items = [self.text(item, depth + 1) for item in value]
-        return f"[{inner}{f',{inner}'.join(items)}{self.line_break(depth)}]"
+        first, between, last = self._edges(depth)
+        inner = depth + 1
+        return f"[{first}{between.join([self.text(item, inner) for item in value])}{last}]"
 
     def _p2p(self, value: P2POp, depth: int) -> str:
         record: dict[str, Value] = {
@@ -159,10 +156,18 @@ class Encoder:
     def _dict(self, value: Mapping[str, Value], depth: int) -> str:
         if not value:
             return "{}"
-        inner = self.line_break(depth + 1)
-        colon = self.colon
-        items = [f"{quoted(key)}{colon}{self.text(item, depth + 1)}" for key, item in value.items()]
-        return f"{{{inner}{f',{inner}'.join(items)}{self.line_break(depth)}}}"
+        first, between, last = self._edges(depth)
+        inner, colon = depth + 1, self.colon
+        items = [f"{quoted(key)}{colon}{self.text(item, inner)}" for key, item in value.items()]
+        return f"{{{first}{between.join(items)}{last}}}"
+
+    def _edges(self, depth: int) -> tuple[str, str, str]:
+        """Give what stands before the first item, between items and after the last one."""
+        edges = self._around.get(depth)
+        if edges is None:
+            first = self.line_break(depth + 1)
+            edges = self._around[depth] = (first, f",{first}", self.line_break(depth))
+        return edges
 
     def _record(self, value: Scalar | ProcessGroup, depth: int) -> str:
         # PERF: the same few scalars and groups recur in every op. The repr tells 1, 1.0 and True

@@ -61,9 +61,7 @@ class Experts:
         mask = TensorStat(self.at.dtype, (experts, capacity, tokens), 1.0, 0.0, 0.1, 16.0)
         shape = (experts, capacity, self.at.training.hidden)
         sent = self.at.draw(shape, flat)
-        saved["dispatch"] = record.call(
-            "Torch.einsum", "dispatch", [Scalar("str", "ect,td->ecd"), mask, flat], [sent]
-        )
+        saved["dispatch"] = record.call("Torch.einsum", "dispatch", [Scalar("str", "ect,td->ecd"), mask, flat], [sent])
         received = yield from self.channel.all_to_all(sent)
         record.enter(f"{base}.expert.Expert", "forward", batch)
         wide = self.modules.linear(received, f"{base}.expert.fc1.Linear", batch, saved)
@@ -72,9 +70,7 @@ class Experts:
         record.leave([received], [done])
         back = yield from self.channel.all_to_all(done)
         out = self.at.draw((tokens, self.at.training.hidden), back, best)
-        saved["combine"] = record.call(
-            "Torch.einsum", "combine", [Scalar("str", "ect,ecd->td"), mask, back], [out]
-        )
+        saved["combine"] = record.call("Torch.einsum", "combine", [Scalar("str", "ect,ecd->td"), mask, back], [out])
         out = out._replace(shape=self.at.hidden)
         record.leave([hidden], [out])
         return out

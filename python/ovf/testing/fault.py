@@ -57,6 +57,10 @@ class Fault:
     micro_batch: int = 0
     layer: int = 0
 
+    def __str__(self) -> str:
+        """Give the text that `parse` reads."""
+        return f"{self.place}:{self.rank}:{self.micro_batch}:{self.layer}"
+
     @property
     def kind(self) -> Kind:
         """The kind of fault that an analysis should name."""

@@ -121,10 +121,7 @@ class Layout:
             for axis in get_args(Axis):
                 key = self._group_key(axis, self.place(rank))
                 members.setdefault((axis, key), []).append(rank)
-        return {
-            key: ProcessGroup(tuple(ranks), _group_id(self.seed, key[0], ranks))
-            for key, ranks in members.items()
-        }
+        return {key: ProcessGroup(tuple(ranks), _group_id(self.seed, key[0], ranks)) for key, ranks in members.items()}
 
 
 def _group_id(seed: int, axis: str, ranks: list[int]) -> str:

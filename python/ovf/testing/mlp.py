@@ -57,9 +57,7 @@ class Mlp:
         self.at.record.leave([hidden], [out])
         return out
 
-    def activate(
-        self, wide: TensorStat, batch: int, layer: int, saved: dict[str, int]
-    ) -> TensorStat:
+    def activate(self, wide: TensorStat, batch: int, layer: int, saved: dict[str, int]) -> TensorStat:
         """Run gelu, then whatever goes wrong before the second linear.
 
         Args:
@@ -130,9 +128,7 @@ class Mlp:
         self.at.record.leave([grad], [inner])
         return inner
 
-    def activate_backward(
-        self, grad: TensorStat, batch: int, layer: int, saved: dict[str, int]
-    ) -> TensorStat:
+    def activate_backward(self, grad: TensorStat, batch: int, layer: int, saved: dict[str, int]) -> TensorStat:
         """Run the backward of `activate`.
 
         Args:

@@ -90,9 +90,7 @@ class Modules:
             "bias": values.constant(self.at.dtype, shape, 0.0, requires_grad=True),
         }
 
-    def norm(
-        self, hidden: TensorStat, module: str, batch: int, saved: dict[str, int]
-    ) -> TensorStat:
+    def norm(self, hidden: TensorStat, module: str, batch: int, saved: dict[str, int]) -> TensorStat:
         """Run a layer norm.
 
         Args:
@@ -149,9 +147,7 @@ class Modules:
             self._show_weight(module)
         shape = (*hidden.shape[:-1], weight.shape[0])
         out = self.at.draw(shape, hidden, weight, scale=scale)
-        saved[module] = self.at.record.call(
-            "Functional.linear", "linear", [hidden, weight, weights.get("bias")], [out]
-        )
+        saved[module] = self.at.record.call("Functional.linear", "linear", [hidden, weight, weights.get("bias")], [out])
         self.at.record.leave([hidden], [out], weights)
         return out
 
@@ -192,16 +188,12 @@ class Modules:
         record.enter(module, "backward", batch)
         flat = (math.prod(grad.shape[:-1]), grad.shape[-1])
         record.backward("Functional.linear", saved[module], [grad], [grad._replace(shape=flat)])
-        self.accumulate(
-            module, batch, {name: self.at.grad(own.shape, grad) for name, own in weights.items()}
-        )
+        self.accumulate(module, batch, {name: self.at.grad(own.shape, grad) for name, own in weights.items()})
         out = self.at.grad((*grad.shape[:-1], weight.shape[1]), grad, weight)
         record.leave([grad], [None if leaf else out])
         return out
 
-    def norm_backward(
-        self, grad: TensorStat, module: str, batch: int, saved: dict[str, int]
-    ) -> TensorStat:
+    def norm_backward(self, grad: TensorStat, module: str, batch: int, saved: dict[str, int]) -> TensorStat:
         """Run the backward of a layer norm.
 
         Args:
@@ -216,9 +208,7 @@ class Modules:
         record = self.at.record
         record.enter(module, "backward", batch)
         out = self.at.grad(grad.shape, grad)
-        own = {
-            name: self.at.grad(weight.shape, grad) for name, weight in self.weights[module].items()
-        }
+        own = {name: self.at.grad(weight.shape, grad) for name, weight in self.weights[module].items()}
         record.backward("Functional.layer_norm", saved[module], [grad], [out, *own.values()])
         self.accumulate(module, batch, own)
         record.leave([grad], [out])
@@ -234,9 +224,7 @@ class Modules:
         """
         held = self.grads.get(module)
         if held is not None:
-            grads = {
-                name: self.at.grad(grad.shape, grad, held[name]) for name, grad in grads.items()
-            }
+            grads = {name: self.at.grad(grad.shape, grad, held[name]) for name, grad in grads.items()}
         self.grads[module] = grads
         last = batch == self.at.training.micro_batches - 1
         if last or self.at.training.numbered_parameters_grad:

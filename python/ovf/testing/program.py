@@ -53,9 +53,7 @@ class RankProgram:
     def _gpipe(self) -> Program:
         batches = range(self.at.training.micro_batches)
         for batch in batches:
-            received = yield from self.channel.exchange(
-                [], [] if self.at.first else [self.at.before], batch
-            )
+            received = yield from self.channel.exchange([], [] if self.at.first else [self.at.before], batch)
             out = yield from self.stage.forward(batch, received)
             if not self.at.last:
                 yield from self.channel.exchange([(self.at.after, out)], [])
@@ -82,9 +80,7 @@ class RankProgram:
             grad_out = yield from self.channel.exchange([(peer, out) for peer in after], after)
             grad = yield from self.stage.backward(batch - ahead, grad_out)
             more = before if batch + 1 < batches else []
-            received = yield from self.channel.exchange(
-                [(peer, grad) for peer in before], more, batch + 1
-            )
+            received = yield from self.channel.exchange([(peer, grad) for peer in before], more, batch + 1)
         for batch in range(batches - ahead, batches):
             grad_out = yield from self.channel.exchange([], after)
             grad = yield from self.stage.backward(batch, grad_out)

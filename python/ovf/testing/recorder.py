@@ -125,9 +125,7 @@ class Recorder:
         """Tell the name that the next call of an API will have."""
         return f"{api}.{self._calls.get(api, 0)}.forward"
 
-    def backward(
-        self, api: str, number: int, grads: Sequence[Value], output: Sequence[Value]
-    ) -> None:
+    def backward(self, api: str, number: int, grads: Sequence[Value], output: Sequence[Value]) -> None:
         """Record the backward of an earlier call.
 
         Args:
@@ -183,9 +181,7 @@ class Recorder:
         }
         self._sink(Op(name, body, parent, FRAMES["module"]))
 
-    def parameters_grad(
-        self, module: str, number: int, grads: Mapping[str, TensorStat | None]
-    ) -> None:
+    def parameters_grad(self, module: str, number: int, grads: Mapping[str, TensorStat | None]) -> None:
         """Record the gradients a module's parameters have after a backward.
 
         Args:

@@ -162,9 +162,7 @@ class Stage:
         flat = (tokens, self.at.training.vocabulary)
         # The gradient of the picked log-probabilities is finite whatever the logits are; what the
         # log-softmax inside makes of it is first seen as the head's input.
-        picked = TensorStat(
-            "torch.float32", flat, 0.0, -1.0 / tokens, -1.0 / math.prod(flat), 0.125
-        )
+        picked = TensorStat("torch.float32", flat, 0.0, -1.0 / tokens, -1.0 / math.prod(flat), 0.125)
         record.backward("Functional.cross_entropy", saved["loss"], [share], [picked])
         logits = self._logits.pop(batch)
         grad = self.at.grad(logits.shape, logits)
@@ -182,9 +180,7 @@ class Stage:
         record.backward("Functional.embedding", saved["tokens"], [grad], [table])
         self.modules.accumulate(module, batch, {"weight": table})
 
-    def _layer_backward(
-        self, batch: int, layer: int, grad: TensorStat, saved: dict[str, int]
-    ) -> Compute:
+    def _layer_backward(self, batch: int, layer: int, grad: TensorStat, saved: dict[str, int]) -> Compute:
         record = self.at.record
         base = f"layers.{layer}"
         record.enter(f"{base}.TransformerLayer", "backward", batch)

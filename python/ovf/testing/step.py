@@ -63,9 +63,7 @@ class Truth:
     also_acceptable: tuple[Origin, ...] = ()
     later: tuple[Origin, ...] = ()
 
-    def to_json(
-        self, step: int = 0, *, visible: bool = True, **described: object
-    ) -> dict[str, object]:
+    def to_json(self, step: int = 0, *, visible: bool = True, **described: object) -> dict[str, object]:
         """Give the object of a `truth.json`.
 
         Args:

@@ -93,8 +93,7 @@ class Training:
     def _check(self, fault: Fault) -> None:
         stage = self.layout.place(fault.rank).pp
         missing = {
-            "tp_all_reduce": (self.layout.tp == 1 or self.layout.ep > 1)
-            and "tp > 1 and no experts",
+            "tp_all_reduce": (self.layout.tp == 1 or self.layout.ep > 1) and "tp > 1 and no experts",
             "dp_all_reduce": self.layout.dp == 1 and "dp > 1",
             "expert": self.layout.ep == 1 and "ep > 1",
             "recv": stage == 0 and "a rank of a later stage",

@@ -104,9 +104,7 @@ class Update:
         record.call("Tensor.reciprocal", "norm_of_grads", [norm], [coefficient])
         return coefficient
 
-    def _update_weight(
-        self, module: str, name: str, weight: TensorStat, bucket: TensorStat
-    ) -> None:
+    def _update_weight(self, module: str, name: str, weight: TensorStat, bucket: TensorStat) -> None:
         grad = self.at.grad(weight.shape, bucket)._replace(requires_grad=False)
         layer = int(module.split(".")[1]) if module.startswith("layers.") else -1
         fault = self.at.fault("optimizer", 0, layer)
@@ -118,6 +116,4 @@ class Update:
             self.at.record.call("Torch.div", "precondition", [grad, zero], [divided])
             grad = divided
         out = self.at.draw(weight.shape, weight, grad, scale=WEIGHT_SCALE)
-        self.at.record.call(
-            "Tensor.add_", "update", [weight, grad], [out], {"alpha": Scalar("float", -0.01)}
-        )
+        self.at.record.call("Tensor.add_", "update", [weight, grad], [out], {"alpha": Scalar("float", -0.01)})

@@ -143,9 +143,7 @@ class World:
     def _merge(self, ranks: Iterable[int], *clocks: list[int]) -> None:
         if self.clocks:
             for rank in ranks:
-                self.clocks[rank] = [
-                    max(times) for times in zip(self.clocks[rank], *clocks, strict=True)
-                ]
+                self.clocks[rank] = [max(times) for times in zip(self.clocks[rank], *clocks, strict=True)]
 
     def _join(self, rank: int, request: Collective) -> list[tuple[int, TensorStat]]:
         """Add a member; when it is the last one, give all members their outcomes."""

@@ -213,7 +213,8 @@ def write_training(
         encoding: its spelling, today's by default.
         damage: what to leave out or cut.
         processes: how many processes write; each simulates all ranks and writes its share, so
-            that two are about half again as fast as one. The bytes are the same.
+            that two are about half again as fast as one. The bytes are the same. With more than
+            one, call this under `if __name__ == "__main__"`: they import the main module anew.
 
     Returns:
         The right answer.
@@ -228,20 +229,14 @@ def write_training(
         return _write_share(folder, training, encoding, damage, ranks)
     # Spawned, not forked: the caller may have threads.
     with ProcessPoolExecutor(len(shares), get_context("spawn")) as pool:
-        jobs = [
-            pool.submit(_write_share, folder, training, encoding, damage, share) for share in shares
-        ]
+        jobs = [pool.submit(_write_share, folder, training, encoding, damage, share) for share in shares]
         truths = [job.result() for job in jobs]
     return truths[0]
 
 
-def _write_share(
-    folder: Path, training: Training, encoding: Encoding, damage: Damage, ranks: Sequence[int]
-) -> Truth:
+def _write_share(folder: Path, training: Training, encoding: Encoding, damage: Damage, ranks: Sequence[int]) -> Truth:
     """Simulate all ranks of a step and write some of them."""
-    writers = {
-        rank: RankWriter(folder / damage.folder(rank), encoding, training.level) for rank in ranks
-    }
+    writers = {rank: RankWriter(folder / damage.folder(rank), encoding, training.level) for rank in ranks}
     truth = simulate(training, writers)
     for rank, writer in writers.items():
         writer.close()

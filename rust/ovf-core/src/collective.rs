@@ -114,11 +114,7 @@ fn world(timelines: &[Timeline]) -> Vec<Rank> {
 }
 
 fn events(t: &Timeline) -> impl Iterator<Item = (u32, &Communication)> {
-    t.events
-        .iter()
-        .enumerate()
-        .filter(|(_, e)| !e.communication.superseded)
-        .map(|(i, e)| (i as u32, &e.communication))
+    t.events.iter().enumerate().filter(|(_, e)| !e.communication.superseded).map(|(i, e)| (i as u32, &e.communication))
 }
 
 // --- collectives ------------------------------------------------------------------------------------------------------
@@ -151,14 +147,22 @@ fn match_collectives(timelines: &[Timeline], matching: &mut Matching) {
     }
 }
 
-fn match_group(timelines: &[Timeline], group: &GroupKey, expected: &[Rank], lists: &[(u32, Vec<u32>)], out: &mut Vec<Match>) {
+fn match_group(
+    timelines: &[Timeline],
+    group: &GroupKey,
+    expected: &[Rank],
+    lists: &[(u32, Vec<u32>)],
+    out: &mut Vec<Match>,
+) {
     let call = |at: u32, event: u32| &timelines[at as usize].events[event as usize].communication;
-    let Some(longest) = lists.iter().enumerate().max_by_key(|(i, (_, l))| (l.len(), std::cmp::Reverse(*i))).map(|(i, _)| i)
+    let Some(longest) =
+        lists.iter().enumerate().max_by_key(|(i, (_, l))| (l.len(), std::cmp::Reverse(*i))).map(|(i, _)| i)
     else {
         return;
     };
     let (reference_at, reference) = &lists[longest];
-    let mut rows: Vec<Vec<Member>> = reference.iter().map(|&event| vec![Member { timeline: *reference_at, event }]).collect();
+    let mut rows: Vec<Vec<Member>> =
+        reference.iter().map(|&event| vec![Member { timeline: *reference_at, event }]).collect();
     let mut alone: Vec<Member> = Vec::new();
     for (i, (at, list)) in lists.iter().enumerate() {
         if i == longest {
@@ -301,8 +305,7 @@ fn pair(timelines: &[Timeline], channel: Channel, seq: u32, members: &[Member]) 
     let rank = |m: &Member| timelines[m.timeline as usize].rank;
     let first = &timelines[members[0].timeline as usize].events[members[0].event as usize].communication;
     let (source, destination, _) = channel;
-    let left: Vec<Rank> =
-        [source, destination].into_iter().filter(|r| members.iter().all(|m| rank(m) != *r)).collect();
+    let left: Vec<Rank> = [source, destination].into_iter().filter(|r| members.iter().all(|m| rank(m) != *r)).collect();
     let (absent, missing): (Vec<Rank>, Vec<Rank>) =
         left.into_iter().partition(|r| timelines.iter().any(|t| t.rank == *r));
     let state = if !absent.is_empty() {

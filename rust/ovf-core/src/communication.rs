@@ -76,7 +76,12 @@ fn tensor<'o, 'a>(argument: &'o Argument<'a>) -> Option<(&'o Argument<'a>, &'o T
 }
 
 /// Reads the communications of one op.
-pub(crate) fn exchanges<'o, 'a>(op: &'o Op<'a>, index: u32, name: &OpName, row: &CommunicationRow) -> Vec<Exchange<'o, 'a>> {
+pub(crate) fn exchanges<'o, 'a>(
+    op: &'o Op<'a>,
+    index: u32,
+    name: &OpName,
+    row: &CommunicationRow,
+) -> Vec<Exchange<'o, 'a>> {
     if row.flow == Flow::Batch {
         return batch(op, index);
     }
@@ -93,9 +98,10 @@ pub(crate) fn exchanges<'o, 'a>(op: &'o Op<'a>, index: u32, name: &OpName, row: 
     };
     let rank = |at: &Option<ArgumentRef>| integer(at).and_then(|n| Rank::try_from(n).ok());
     let is_async = row.always_async
-        || row.async_flag.as_ref().is_some_and(|at| {
-            op.arguments.iter().any(|a| a.value == Value::Flag(true) && at.matches(a))
-        });
+        || row
+            .async_flag
+            .as_ref()
+            .is_some_and(|at| op.arguments.iter().any(|a| a.value == Value::Flag(true) && at.matches(a)));
     let contributed = contributed(op, &row.contributes, &row.receives);
     let received = received(op, &row.receives, &row.contributes);
     let numel = contributed.first().or(received.first()).map_or(0, |(_, t)| t.numel());
@@ -116,13 +122,16 @@ pub(crate) fn exchanges<'o, 'a>(op: &'o Op<'a>, index: u32, name: &OpName, row: 
     vec![Exchange { communication, group: group.unwrap_or_default(), contributed, received }]
 }
 
-fn contributed<'o, 'a>(op: &'o Op<'a>, refs: &ArgumentRefs, buffers: &ArgumentRefs) -> Vec<(&'o Argument<'a>, &'o TensorStat<'a>)> {
+fn contributed<'o, 'a>(
+    op: &'o Op<'a>,
+    refs: &ArgumentRefs,
+    buffers: &ArgumentRefs,
+) -> Vec<(&'o Argument<'a>, &'o TensorStat<'a>)> {
     let inputs = op.arguments.iter().filter(|a| a.slot.field.is_input());
     match refs {
         ArgumentRefs::All(_) => inputs.filter_map(tensor).collect(),
         ArgumentRefs::Some(list) => {
-            let named: Vec<_> =
-                inputs.clone().filter(|a| list.iter().any(|r| r.matches(a))).collect();
+            let named: Vec<_> = inputs.clone().filter(|a| list.iter().any(|r| r.matches(a))).collect();
             if named.is_empty() && !list.is_empty() {
                 // A framework that returns its result instead of filling a buffer has the input first.
                 let only_first = |a: &&Argument| a.slot.position() == Some(0) || a.slot.keyword().is_some();
@@ -137,7 +146,11 @@ fn contributed<'o, 'a>(op: &'o Op<'a>, refs: &ArgumentRefs, buffers: &ArgumentRe
     }
 }
 
-fn received<'o, 'a>(op: &'o Op<'a>, refs: &ArgumentRefs, gives: &ArgumentRefs) -> Vec<(&'o Argument<'a>, &'o TensorStat<'a>)> {
+fn received<'o, 'a>(
+    op: &'o Op<'a>,
+    refs: &ArgumentRefs,
+    gives: &ArgumentRefs,
+) -> Vec<(&'o Argument<'a>, &'o TensorStat<'a>)> {
     let outputs = || op.arguments.iter().filter(|a| a.slot.field == Field::Output);
     let ArgumentRefs::Some(list) = refs else {
         return outputs().filter_map(tensor).collect();
@@ -179,7 +192,9 @@ fn batch<'o, 'a>(op: &'o Op<'a>, index: u32) -> Vec<Exchange<'o, 'a>> {
     let mut found = Vec::new();
     let items = op.arguments.iter().filter(|a| a.slot.field.is_input());
     for (item, argument) in items.filter(|a| matches!(a.value, Value::P2p(_))).enumerate() {
-        let Value::P2p(p2p) = &argument.value else { continue };
+        let Value::P2p(p2p) = &argument.value else {
+            continue;
+        };
         let sends = p2p.op.contains("send");
         let below = |field: Field| {
             op.arguments.iter().find_map(|a| {
@@ -279,33 +294,45 @@ mod tests {
     fn batches_are_taken_apart() {
         let (bad, good) = (tensor_text("NaN"), tensor_text("1.0"));
         let entry = |op: &str, peer: u32, t: &str| {
-            format!(r#"{{"class_type": "torch.distributed.P2POp", "tensor": {t}, "op": "{op}", "peer": {peer}, "tag": 7, "group_id": "g"}}"#)
+            format!(
+                r#"{{"class_type": "torch.distributed.P2POp", "tensor": {t}, "op": "{op}", "peer": {peer}, "tag": 7, "group_id": "g"}}"#
+            )
         };
         let body = format!(
             r#"{{"input_args": [[{}, {}]], "input_kwargs": {{}}, "output": [[{}, {}]]}}"#,
-            entry("isend", 2, &bad), entry("irecv", 0, &bad), entry("isend", 2, &bad), entry("irecv", 0, &good)
+            entry("isend", 2, &bad),
+            entry("irecv", 0, &bad),
+            entry("isend", 2, &bad),
+            entry("irecv", 0, &good)
         );
         let found = sides("Distributed.batch_isend_irecv.0.forward", &body);
         assert_eq!(found.len(), 2);
         assert_eq!((found[0].0.peer, found[0].0.flow, &found[0].1), (Some(2), Flow::Send, &vec![Kinds::NAN]));
         assert_eq!((found[1].0.tag, found[1].0.flow, &found[1].2), (7, Flow::Recv, &vec![Kinds::NONE]));
-        let keyword = body.replace(r#""input_args": [["#, r#""input_args": [], "input_kwargs": {"p2p_op_list": ["#).replacen(r#"]], "input_kwargs": {},"#, "]},", 1);
+        let keyword = body
+            .replace(r#""input_args": [["#, r#""input_args": [], "input_kwargs": {"p2p_op_list": ["#)
+            .replacen(r#"]], "input_kwargs": {},"#, "]},", 1);
         assert_eq!(sides("Distributed.batch_isend_irecv.0.forward", &keyword).len(), 2);
     }
 
     #[test]
     fn point_to_point_and_roots() {
         let good = tensor_text("1.0");
-        let body = format!(r#"{{"input_args": [null, {{"type": "int", "value": 3}}], "input_kwargs": {{}}, "output": [{good}, {{"type": "int", "value": 3}}]}}"#);
+        let body = format!(
+            r#"{{"input_args": [null, {{"type": "int", "value": 3}}], "input_kwargs": {{}}, "output": [{good}, {{"type": "int", "value": 3}}]}}"#
+        );
         let found = sides("Distributed.recv.0.forward", &body);
         assert_eq!((found[0].0.peer, found[0].2.len(), found[0].0.is_async), (Some(3), 1, false));
-        let body = format!(r#"{{"input_args": [{good}], "input_kwargs": {{"src": {{"type": "int", "value": 2}}}}, "output": [{good}]}}"#);
+        let body = format!(
+            r#"{{"input_args": [{good}], "input_kwargs": {{"src": {{"type": "int", "value": 2}}}}, "output": [{good}]}}"#
+        );
         assert_eq!(sides("Distributed.broadcast.0.forward", &body)[0].0.root, Some(2));
     }
 
     #[test]
     fn the_seed_form_has_a_dict_as_output() {
-        let body = r#"{"input": [], "input_args": [], "input_kwargs": {}, "output": {"0": {"Max": "inf", "Min": "inf"}}}"#;
+        let body =
+            r#"{"input": [], "input_args": [], "input_kwargs": {}, "output": {"0": {"Max": "inf", "Min": "inf"}}}"#;
         let found = sides("Distributed.all_reduce_0_0", body);
         assert_eq!(found[0].2, vec![Kinds::POS_INF]);
     }

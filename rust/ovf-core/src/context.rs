@@ -156,7 +156,8 @@ fn read_stack(bytes: &[u8], wanted: &FxHashSet<&str>, found: &mut FxHashMap<Stri
                     cursor.at = start;
                     cursor.skip_value()?;
                 } else {
-                    let lines = if cursor.eat(b',')? && cursor.peek()? == b'[' { texts(&mut cursor)? } else { Vec::new() };
+                    let lines =
+                        if cursor.eat(b',')? && cursor.peek()? == b'[' { texts(&mut cursor)? } else { Vec::new() };
                     for name in hits {
                         found.insert(name, lines.clone());
                     }
@@ -216,9 +217,19 @@ fn frames(lines: &[String], rules: &Rules) -> Vec<Frame> {
 
 /// `File p, line n, in f, \n code`
 fn frame(line: &str, rules: &Rules) -> Frame {
-    let whole = || Frame { file: line.trim().to_owned(), line: None, function: None, code: None, library: rules.is_library(line) };
-    let Some(rest) = line.trim_start().strip_prefix("File ") else { return whole() };
-    let Some((file, rest)) = rest.split_once(", line ") else { return whole() };
+    let whole = || Frame {
+        file: line.trim().to_owned(),
+        line: None,
+        function: None,
+        code: None,
+        library: rules.is_library(line),
+    };
+    let Some(rest) = line.trim_start().strip_prefix("File ") else {
+        return whole();
+    };
+    let Some((file, rest)) = rest.split_once(", line ") else {
+        return whole();
+    };
     let (number, rest) = rest.split_once(", in ").unwrap_or((rest, ""));
     let (function, code) = rest.split_once('\n').unwrap_or((rest, ""));
     let some = |text: &str| Some(text.trim().trim_end_matches(',').trim().to_owned()).filter(|t| !t.is_empty());
@@ -252,7 +263,8 @@ mod tests {
         assert_eq!((frame.file.as_str(), frame.line, frame.function.as_deref()), ("model.py", Some(41), Some("act")));
         assert_eq!(frame.code.as_deref(), Some("y = torch.exp(x)"));
         assert_eq!(of(CONSTRUCT, NEW, "Tensor.mul_.9.forward").chain[1], "optimizer");
-        let old = r#"{"Torch.exp.0.forward": ["File a.py, line 1, in f, \n c"], "linear": ["linear", "forward.py", 123]}"#;
+        let old =
+            r#"{"Torch.exp.0.forward": ["File a.py, line 1, in f, \n c"], "linear": ["linear", "forward.py", 123]}"#;
         assert_eq!(of("{}", old, "Torch.exp.0.forward").frames[0].file, "a.py");
         assert_eq!(of("{}", old, "linear").stack, ["linear", "forward.py", "123"]);
     }

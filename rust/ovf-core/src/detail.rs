@@ -57,10 +57,14 @@ pub(crate) fn fill(findings: &mut [Finding], located: &[Located], sources: &[Ran
 }
 
 fn values(finding: &mut Finding, bytes: &[u8], (at, len): (u64, u64)) {
-    let Some(body) = bytes.get(at as usize..(at + len) as usize) else { return };
+    let Some(body) = bytes.get(at as usize..(at + len) as usize) else {
+        return;
+    };
     let name = OpName::parse(&finding.op_name);
     let recorded = matches!(name.direction, Direction::ParametersGrad | Direction::Debug);
-    let Ok(op) = parse_op(body, recorded) else { return };
+    let Ok(op) = parse_op(body, recorded) else {
+        return;
+    };
     finding.record = String::from_utf8_lossy(body).into_owned();
     for argument in &op.arguments {
         let slot = argument.slot.to_string();
@@ -103,7 +107,8 @@ fn settle(finding: &mut Finding, rules: &Rules) {
     let recomputes = |line: &String| line.contains("torch/utils/checkpoint.py") && line.contains("recompute_fn");
     let recomputed = finding.only_in_recompute || finding.stack_info.iter().any(recomputes);
     finding.only_in_recompute = recomputed && name.direction == Direction::Forward;
-    let bad: Vec<&ValueReport> = finding.outputs.iter().filter(|v| v.class != "finite" && v.class != "unknown").collect();
+    let bad: Vec<&ValueReport> =
+        finding.outputs.iter().filter(|v| v.class != "finite" && v.class != "unknown").collect();
     let output_dtypes: Vec<&str> = bad.iter().map(|v| v.dtype.as_str()).collect();
     let out = kinds(&finding.outputs);
     let inputs = kinds(&finding.inputs);

@@ -82,6 +82,7 @@ impl Error {
     }
 
     /// From an operating-system error.
+    #[must_use]
     pub fn io(path: &Path, error: &std::io::Error) -> Self {
         let kind = if error.kind() == std::io::ErrorKind::NotFound {
             ErrorKind::NotFound
@@ -123,7 +124,10 @@ mod tests {
     #[test]
     fn position_counts_lines_and_columns_from_one() {
         let text = b"ab\ncd\n";
-        let at = |o| { let p = Position::find(text, o); (p.line, p.column) };
+        let at = |o| {
+            let p = Position::find(text, o);
+            (p.line, p.column)
+        };
         assert_eq!(at(0), (1, 1));
         assert_eq!(at(2), (1, 3));
         assert_eq!(at(3), (2, 1));

@@ -165,7 +165,9 @@ impl Graph {
     pub(crate) fn resolve(&mut self) {
         self.spread_harm();
         for id in 0..self.nodes.len() {
-            let Role::Linked(forward) = self.nodes[id].role else { continue };
+            let Role::Linked(forward) = self.nodes[id].role else {
+                continue;
+            };
             let root = self.root(forward);
             if self.node(forward).harm || self.node(root).harm {
                 self.nodes[id].role = Role::Plain;

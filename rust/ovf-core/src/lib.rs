@@ -3,7 +3,7 @@
 //! Data flows one way; each room names only types of the rooms before it:
 //!
 //! ```text
-//! source -> scan, parse -> provenance, classify, graph -> timeline (per rank) -> collective -> order -> verdict -> report
+//! source -> structural, scan, parse -> provenance, classify, graph -> timeline (per rank) -> collective -> order -> verdict -> report
 //! ```
 //!
 //! ```no_run
@@ -33,6 +33,7 @@ mod report;
 mod rules;
 mod scan;
 mod source;
+mod structural;
 mod timeline;
 mod token;
 mod trace;
@@ -121,7 +122,7 @@ pub fn analyze(step: &Step, options: &Options, progress: &Progress) -> Result<Re
         }
         let matching = match_communications(&timelines);
         let ordering = order(&timelines, &matching);
-        let (mut report, located) = verdict::assemble(facts, &timelines, &matching, &ordering);
+        let (mut report, located) = verdict::assemble(&facts, &timelines, &matching, &ordering);
         detail::fill(&mut report.findings, &located, &kept, &options.rules, options.map);
         report.first = report.findings.first().cloned();
         Ok(report)
@@ -129,7 +130,9 @@ pub fn analyze(step: &Step, options: &Options, progress: &Progress) -> Result<Re
 }
 
 fn select(step: &Step, options: &Options) -> Result<Vec<RankSource>> {
-    let Some(asked) = &options.ranks else { return Ok(step.ranks.clone()) };
+    let Some(asked) = &options.ranks else {
+        return Ok(step.ranks.clone());
+    };
     let chosen: Vec<RankSource> = step.ranks.iter().filter(|s| asked.contains(&s.rank)).cloned().collect();
     if let Some(absent) = asked.iter().find(|r| step.ranks.iter().all(|s| s.rank != **r)) {
         let there: Vec<Rank> = step.ranks.iter().map(|s| s.rank).collect();
@@ -169,7 +172,9 @@ fn summarise(source: &RankSource, options: &Options, progress: &Progress) -> (Op
     progress.bytes.fetch_add(bytes.len() as u64, Atomic::Relaxed);
     progress.ranks.fetch_add(1, Atomic::Relaxed);
     if bytes.changed() {
-        timeline.notes.push("the file changed while it was read: the job is still writing; analyse again when it is done".to_owned());
+        timeline.notes.push(
+            "the file changed while it was read: the job is still writing; analyse again when it is done".to_owned(),
+        );
     }
     let problem = timeline.problem.take().map(|problem| {
         let help = match timeline.completeness {
@@ -184,7 +189,13 @@ fn summarise(source: &RankSource, options: &Options, progress: &Progress) -> (Op
     (says_something.then_some(timeline), problem)
 }
 
-fn unreadable(source: &RankSource, position: Option<Position>, message: String, help: &str, ops_used: u32) -> Unreadable {
+fn unreadable(
+    source: &RankSource,
+    position: Option<Position>,
+    message: String,
+    help: &str,
+    ops_used: u32,
+) -> Unreadable {
     Unreadable {
         rank: source.rank,
         path: source.dump.display().to_string(),

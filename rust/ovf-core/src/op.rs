@@ -110,7 +110,7 @@ impl<'a> OpName<'a> {
         matches!(self.prefix, "Module" | "Cell")
     }
 
-    /// Whether the call writes its first argument (`add_`, `__iadd__`), by the naming of PyTorch.
+    /// Whether the call writes its first argument (`add_`, `__iadd__`), by torch's naming.
     #[must_use]
     pub fn is_in_place(&self) -> bool {
         let api = self.api;
@@ -173,7 +173,7 @@ impl Kinds {
     /// With `-inf` and `+inf` exchangeable, as after a multiplication by a negative number.
     #[must_use]
     pub fn with_either_sign(self) -> Self {
-        if self.0 & 3 == 0 { self } else { Self(self.0 | 3) }
+        if self.minus(Self::NAN).is_finite() { self } else { self.union(Self(3)) }
     }
 
     /// Severity for ranking: NaN 3, +Inf 2, -Inf 1, finite 0.
@@ -377,12 +377,12 @@ pub struct Argument<'a> {
 
 /// One entry of `data`: everything the analysis reads of it.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Op<'a> {
+pub(crate) struct Op<'a> {
     /// All values, in file order.
     pub arguments: Vec<Argument<'a>>,
     /// Whether the record says it ran inside activation recomputation.
     pub is_recompute: bool,
-    /// The overflow register after the op (nan_check dumps): `Some(true)` set, `Some(false)` clear.
+    /// The overflow register after the op (`nan_check` dumps): `Some(true)` set, `Some(false)` clear.
     pub register: Option<bool>,
     /// Whether the record has any input field at all.
     pub has_inputs: bool,

@@ -10,14 +10,15 @@ use crate::op::{Argument, Field, GroupRef, Op, P2pRef, Segment, Slot, TensorStat
 use crate::token::{Cursor, Read, Stop, number, quoted_number};
 
 /// Deepest nesting that is searched.
-pub const MAX_DEPTH: usize = 1024;
+pub(crate) const MAX_DEPTH: usize = 1024;
 
 /// Reads the record `body`. `recorded` says that unknown keys are values themselves (`parameters_grad`, debug).
 ///
 /// # Errors
 /// A [`Stop`] with an offset relative to `body`.
 pub(crate) fn parse_op(body: &[u8], recorded: bool) -> Read<Op<'_>> {
-    let mut reader = Reader { cursor: Cursor::new(body, 0), op: Op::default(), path: Vec::new(), field: Field::Recorded };
+    let mut reader =
+        Reader { cursor: Cursor::new(body, 0), op: Op::default(), path: Vec::new(), field: Field::Recorded };
     reader.record(recorded)?;
     Ok(reader.op)
 }
@@ -96,20 +97,19 @@ impl<'a> Reader<'a> {
         }
         loop {
             let range = self.cursor.string()?;
-            let key = self.text(range);
             self.cursor.expect(b':', "':' after a key")?;
-            match key {
-                "input_args" => self.enter(Field::InputArgs)?,
-                "input_kwargs" => self.enter(Field::InputKwargs)?,
-                "input" => self.enter(Field::Input)?,
-                "parameters" => self.enter(Field::Parameters)?,
-                "output" => self.enter(Field::Output)?,
-                "is_recompute" => self.op.is_recompute = self.flag()? == Some(true),
-                "is_nan" => self.op.register = self.flag()?,
-                "is_nan_index" => self.cursor.skip_value()?,
+            match &self.cursor.bytes[range.clone()] {
+                b"input_args" => self.enter(Field::InputArgs)?,
+                b"input_kwargs" => self.enter(Field::InputKwargs)?,
+                b"input" => self.enter(Field::Input)?,
+                b"parameters" => self.enter(Field::Parameters)?,
+                b"output" => self.enter(Field::Output)?,
+                b"is_recompute" => self.op.is_recompute = self.flag()? == Some(true),
+                b"is_nan" => self.op.register = self.flag()?,
+                b"is_nan_index" => self.cursor.skip_value()?,
                 _ if recorded => {
                     self.field = Field::Recorded;
-                    self.path.push(Segment::Key(key));
+                    self.path.push(Segment::Key(self.text(range)));
                     self.value(0)?;
                     self.path.pop();
                 }
@@ -202,9 +202,9 @@ impl<'a> Reader<'a> {
         loop {
             let range = self.cursor.string()?;
             self.cursor.expect(b':', "':' after a key")?;
-            let key = self.text(range);
-            if !self.known_key(key, &mut known)? {
-                self.path.push(Segment::Key(key));
+            let bytes = self.cursor.bytes;
+            if !self.known_key(&bytes[range.clone()], &mut known)? {
+                self.path.push(Segment::Key(self.text(range)));
                 self.value(depth + 1)?;
                 self.path.pop();
             }
@@ -221,47 +221,47 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads the value of a key that means something; false when the key or its value is the user's.
-    fn known_key(&mut self, key: &str, known: &mut Known<'a>) -> Read<bool> {
+    fn known_key(&mut self, key: &[u8], known: &mut Known<'a>) -> Read<bool> {
         let first = self.cursor.peek()?;
         let is_container = matches!(first, b'{' | b'[');
         match key {
-            "Max" | "Min" | "Mean" | "Norm" if !is_container => {
+            b"Max" | b"Min" | b"Mean" | b"Norm" if !is_container => {
                 let stat = self.statistic(first)?;
                 known.has_stat = true;
                 match key {
-                    "Max" => known.stat.max = stat,
-                    "Min" => known.stat.min = stat,
-                    "Mean" => known.stat.mean = stat,
+                    b"Max" => known.stat.max = stat,
+                    b"Min" => known.stat.min = stat,
+                    b"Mean" => known.stat.mean = stat,
                     _ => known.stat.norm = stat,
                 }
             }
-            "type" | "class_type" | "dtype" | "op" | "group_id" if first == b'"' => {
+            b"type" | b"class_type" | b"dtype" | b"op" | b"group_id" if first == b'"' => {
                 let range = self.cursor.string()?;
                 match key {
-                    "type" => known.kind = &self.cursor.bytes[range],
-                    "class_type" => known.class = &self.cursor.bytes[range],
-                    "dtype" => known.stat.dtype = self.text(range),
-                    "op" => known.p2p.op = self.text(range),
+                    b"type" => known.kind = &self.cursor.bytes[range],
+                    b"class_type" => known.class = &self.cursor.bytes[range],
+                    b"dtype" => known.stat.dtype = self.text(range),
+                    b"op" => known.p2p.op = self.text(range),
                     _ => known.group_id = self.text(range),
                 }
             }
-            "shape" if first == b'[' => {
+            b"shape" if first == b'[' => {
                 known.has_shape = true;
                 known.stat.shape = self.integers()?;
             }
-            "group_ranks" if first == b'[' => {
+            b"group_ranks" if first == b'[' => {
                 known.group_ranks = Some(self.integers()?.into_iter().filter_map(|n| n.try_into().ok()).collect());
             }
-            "peer" | "tag" if !is_container && first != b'"' => {
+            b"peer" | b"tag" if !is_container && first != b'"' => {
                 let word = self.cursor.word()?;
                 let n = number(word);
-                if key == "peer" {
+                if key == b"peer" {
                     known.p2p.peer = n.filter(|n| *n >= 0.0).map(|n| n as u32);
                 } else {
                     known.p2p.tag = n.map_or(0, |n| n as i64);
                 }
             }
-            "value" if !is_container => {
+            b"value" if !is_container => {
                 known.value = Some(if first == b'"' {
                     let range = self.cursor.string()?;
                     let text = self.text(range.clone());
@@ -278,10 +278,10 @@ impl<'a> Reader<'a> {
                     }
                 });
             }
-            "requires_grad" | "md5" | "data_name" | "tensor_stat_index" | "md5_index" | "dirty_valid_len"
+            b"requires_grad" | b"md5" | b"data_name" | b"tensor_stat_index" | b"md5_index" | b"dirty_valid_len"
                 if !is_container =>
             {
-                if key == "tensor_stat_index" {
+                if key == b"tensor_stat_index" {
                     known.has_stat = true; // a tensor whose statistics were not flushed: unknown, not absent
                 }
                 self.cursor.skip_value()?;
@@ -365,7 +365,13 @@ mod tests {
         let names: Vec<&str> = found.iter().map(|(s, _)| s.as_str()).collect();
         assert_eq!(
             names,
-            ["input_args[0][0]", "input_args[1].k.Max", "input_kwargs.ops[0]", "input_kwargs.ops[0].tensor", "input_kwargs.group"]
+            [
+                "input_args[0][0]",
+                "input_args[1].k.Max",
+                "input_kwargs.ops[0]",
+                "input_kwargs.ops[0].tensor",
+                "input_kwargs.group"
+            ]
         );
         assert!(matches!(&found[0].1, Value::Tensor(t) if t.kinds() == Kinds::POS_INF && t.numel() == 6));
         assert!(matches!(&found[2].1, Value::P2p(p) if p.peer == Some(3) && p.op == "irecv" && p.tag == 1));
@@ -393,7 +399,10 @@ mod tests {
 
     #[test]
     fn registers_and_scalars() {
-        let op = parse_op(br#"{"input_args": [{"type": "float", "value": -Infinity}, {"type": "str", "value": "nan"}], "is_nan": 1}"#, false);
+        let op = parse_op(
+            br#"{"input_args": [{"type": "float", "value": -Infinity}, {"type": "str", "value": "nan"}], "is_nan": 1}"#,
+            false,
+        );
         let op = op.expect("a record");
         assert_eq!(op.register, Some(true));
         assert_eq!(op.arguments[0].value, Value::Number(f64::NEG_INFINITY));

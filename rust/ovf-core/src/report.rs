@@ -69,6 +69,7 @@ pub enum Certainty {
 }
 
 /// A number that may be non-finite, written as JSON number or string.
+#[allow(clippy::ref_option)] // serde's signature
 fn number<S: Serializer>(value: &Option<f64>, serializer: S) -> Result<S::Ok, S::Error> {
     match value {
         None => serializer.serialize_none(),

@@ -15,7 +15,7 @@ const BUILT_IN: &str = include_str!("rules.json");
 /// The table as it stands in a file.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Table {
+pub(crate) struct Table {
     /// Version of this shape.
     pub schema_version: u32,
     /// For the reader of the file.
@@ -63,7 +63,7 @@ pub enum Is {
 /// One row about compute operators.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct OperatorRow {
+pub(crate) struct OperatorRow {
     /// What is said.
     pub is: Is,
     /// Of which names.
@@ -428,9 +428,14 @@ mod tests {
 
     #[test]
     fn globs() {
-        for (pattern, text, expected) in
-            [("*", "", true), ("a*c", "abc", true), ("a*c", "ab", false), ("*_empty", "npu_empty", true), ("a*b*c", "aXbYc", true), ("a*b*c", "acb", false)]
-        {
+        for (pattern, text, expected) in [
+            ("*", "", true),
+            ("a*c", "abc", true),
+            ("a*c", "ab", false),
+            ("*_empty", "npu_empty", true),
+            ("a*b*c", "aXbYc", true),
+            ("a*b*c", "acb", false),
+        ] {
             assert_eq!(glob(pattern, text), expected, "{pattern} {text}");
         }
     }

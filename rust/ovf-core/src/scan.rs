@@ -5,11 +5,12 @@
 //! matter. A file that ends early keeps its complete ops: msProbe rewrites the whole file at each flush, and a job
 //! that dies while it does leaves the file cut anywhere.
 //!
-//! Inside an op only strings and brackets are followed; its grammar is checked when (and if) it is parsed.
+//! Inside an op only strings and brackets are followed ([`crate::structural`]); its grammar is checked when (and if) it is parsed.
 
 use rustc_hash::FxHashMap;
 
-use crate::token::{Cursor, Read, Stop, may_be_quoted_non_finite};
+use crate::structural::{Skipped, large_exponent, skip_container, starts_like_non_finite};
+use crate::token::{Cursor, Read, Stop};
 
 /// One op's place in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,6 +68,8 @@ pub struct Index {
     pub has_data: bool,
     /// The ops in file order; of two with one name the later stands, in the earlier's place (as Python reads it).
     pub entries: Vec<Entry>,
+    /// Whether `data` holds only ASCII, so that it need not be checked for UTF-8.
+    pub ascii: bool,
     /// How many names stood twice.
     pub duplicates: usize,
     /// How the file ended.
@@ -82,6 +85,7 @@ pub fn scan(bytes: &[u8]) -> Index {
         framework: None,
         has_data: false,
         entries: Vec::new(),
+        ascii: true,
         duplicates: 0,
         ending: Ending::Complete,
     };
@@ -139,7 +143,8 @@ fn read_data(cursor: &mut Cursor, index: &mut Index) -> Read<()> {
         cursor.expect(b':', "':' after an op's name")?;
         cursor.skip_space();
         let body_at = cursor.at;
-        let non_finite = skip_record(cursor)?;
+        let non_finite = skip_record(cursor, &mut index.ascii)?;
+        index.ascii &= cursor.bytes[name.clone()].is_ascii();
         index.entries.push(Entry {
             name_at: name.start,
             name_len: (name.end - name.start) as u32,
@@ -153,55 +158,32 @@ fn read_data(cursor: &mut Cursor, index: &mut Index) -> Read<()> {
     }
 }
 
-/// Moves past one value; true when a non-finite token is in it.
-fn skip_record(cursor: &mut Cursor) -> Read<bool> {
-    let mut depth = 0usize;
-    let mut non_finite = false;
-    loop {
-        match cursor.peek()? {
-            b'"' => {
-                let range = cursor.string()?;
-                non_finite |= may_be_quoted_non_finite(&cursor.bytes[range]);
+/// Moves past one value; true when a token in it may be non-finite.
+fn skip_record(cursor: &mut Cursor, ascii: &mut bool) -> Read<bool> {
+    match cursor.peek()? {
+        b'{' | b'[' => match skip_container(cursor.bytes, cursor.at) {
+            Skipped::End(end, telling, all_ascii) => {
+                cursor.at = end;
+                *ascii &= all_ascii;
+                Ok(telling)
             }
-            b'{' | b'[' => {
-                depth += 1;
-                cursor.at += 1;
-                continue;
+            Skipped::Open => {
+                cursor.at = cursor.bytes.len();
+                Err(Stop::End)
             }
-            b'}' | b']' => {
-                if depth == 0 {
-                    return Err(Stop::Unexpected { at: cursor.at, expected: "a value" });
-                }
-                depth -= 1;
-                cursor.at += 1;
-            }
-            b',' | b':' if depth > 0 => {
-                cursor.at += 1;
-                continue;
-            }
-            _ => {
-                let word = cursor.word()?;
-                // `1e999` reads as infinity too: an exponent of three digits is looked at.
-                non_finite |= word.contains(&b'N') || word.contains(&b'I') || has_large_exponent(word);
-            }
+        },
+        b'"' => {
+            let range = cursor.string()?;
+            *ascii &= cursor.bytes[range.clone()].is_ascii();
+            Ok(starts_like_non_finite(cursor.bytes, range.start))
         }
-        if depth == 0 {
-            return Ok(non_finite);
+        _ => {
+            let start = cursor.at;
+            let word = cursor.word()?;
+            let exponent = word.iter().position(|b| matches!(b, b'e' | b'E'));
+            let large = exponent.is_some_and(|e| large_exponent(cursor.bytes, start + e));
+            Ok(word.contains(&b'N') || word.contains(&b'I') || large)
         }
-    }
-}
-
-/// Whether a number's exponent has three digits or more, or the number is very long: it may overflow a double.
-fn has_large_exponent(word: &[u8]) -> bool {
-    if !matches!(word.first(), Some(b'0'..=b'9' | b'-')) {
-        return false;
-    }
-    match word.iter().position(|b| matches!(b, b'e' | b'E')) {
-        Some(at) => {
-            let sign = usize::from(matches!(word.get(at + 1), Some(b'+' | b'-')));
-            word.get(at + 1) != Some(&b'-') && word.len() - at - 1 - sign >= 3
-        }
-        None => word.len() > 300,
     }
 }
 
@@ -250,7 +232,7 @@ mod tests {
         assert_eq!(index.ending, Ending::Complete);
         assert_eq!(index.task.as_deref(), Some("statistics"));
         let flags: Vec<bool> = index.entries.iter().map(|e| e.non_finite).collect();
-        // A key that reads NaN only costs a parse.
+        // A key that starts like NaN only costs a parse.
         assert_eq!(flags, [true, true, true]);
         assert_eq!(index.entries[1].body(text), br#"{"m": "-inf "}"#);
     }

@@ -257,10 +257,12 @@ impl Bytes {
         if meta.is_dir() {
             return Err(Error::new(ErrorKind::Io(None), path, "is a folder, expected a file"));
         }
-        if map && meta.is_file() && len >= MAP_FROM {
-            if let Some(mapped) = map_file(&file) {
-                return Ok(Self { inner: Inner::Mapped(mapped), path: path.to_path_buf(), len });
-            }
+        if map
+            && meta.is_file()
+            && len >= MAP_FROM
+            && let Some(mapped) = map_file(&file)
+        {
+            return Ok(Self { inner: Inner::Mapped(mapped), path: path.to_path_buf(), len });
         }
         let mut bytes = Vec::new();
         bytes.try_reserve(len as usize).map_err(|_| Error::new(ErrorKind::Io(None), path, "does not fit in memory"))?;
@@ -324,7 +326,12 @@ mod tests {
 
     #[test]
     fn process_folders_beside_ranks_are_passed_over() {
-        let root = tree(&["step5/rank0/dump.json", "step5/rank1/dump.json", "step5/proc4711/dump.json", "step6/rank0/dump.json"]);
+        let root = tree(&[
+            "step5/rank0/dump.json",
+            "step5/rank1/dump.json",
+            "step5/proc4711/dump.json",
+            "step6/rank0/dump.json",
+        ]);
         let found = shape(&root);
         assert_eq!(found[0], ("step5".into(), vec![(0, "rank0".into()), (1, "rank1".into())]));
         assert_eq!(found[1].0, "step6");
@@ -333,7 +340,8 @@ mod tests {
 
     #[test]
     fn phases_and_odd_names() {
-        let root = tree(&["actor_train/step0/rank0/dump.json", "ref/step10/rank/dump.json", "ref/step2/pid9527/dump.json"]);
+        let root =
+            tree(&["actor_train/step0/rank0/dump.json", "ref/step10/rank/dump.json", "ref/step2/pid9527/dump.json"]);
         let found = shape(&root);
         let labels: Vec<&str> = found.iter().map(|s| s.0.as_str()).collect();
         assert_eq!(labels, ["actor_train/step0", "ref/step2", "ref/step10"]);

@@ -10,8 +10,9 @@
 //! exit, so a module with finite inputs and a bad output is first compared with what its children gave.
 
 use std::borrow::Cow;
+use std::rc::Rc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use serde::{Deserialize, Serialize};
 
 use crate::classify::{Evidence, Judgement, OpState, judge};
@@ -296,7 +297,7 @@ pub struct Timeline {
 }
 
 /// Version of [`Timeline`]'s shape.
-pub const TIMELINE_VERSION: u32 = 1;
+pub(crate) const TIMELINE_VERSION: u32 = 1;
 
 /// Class of an entry by the end of its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -329,6 +330,7 @@ struct Builder<'a> {
     /// Bases (with number) of forwards whose gradient starts a run of backwards: losses.
     losses: FxHashMap<u64, bool>,
     modules_only: bool,
+    operators: FxHashMap<u64, Rc<OperatorRules<'a>>>,
     values: Values,
     graph: Graph,
     /// Forward calls that met something bad, by base and number.
@@ -423,6 +425,7 @@ impl<'a> Builder<'a> {
             last_backward,
             losses,
             modules_only,
+            operators: FxHashMap::default(),
             values: Values::default(),
             graph: Graph::default(),
             forwards: FxHashMap::default(),
@@ -451,13 +454,23 @@ impl<'a> Builder<'a> {
         unescape(self.index.entries[op as usize].name(self.bytes))
     }
 
+    /// The table's rows for an operator, looked up once per name.
+    fn rules_of(&mut self, name: &OpName) -> Rc<OperatorRules<'a>> {
+        use std::hash::{Hash, Hasher};
+        let mut hasher = rustc_hash::FxHasher::default();
+        (name.prefix, name.api).hash(&mut hasher);
+        let rules = self.rules;
+        Rc::clone(self.operators.entry(hasher.finish()).or_insert_with(|| Rc::new(rules.operator(name))))
+    }
+
     fn op_ref(&self, op: u32) -> OpRef {
         OpRef { op, name: self.name(op).into_owned() }
     }
 
     fn walk(&mut self) {
-        self.registers = self.index.task.as_deref() == Some("nan_check")
-            || memchr::memmem::find(self.bytes, b"\"is_nan\"").is_some();
+        let (values, registers) = self.what_can_be_judged();
+        self.has_statistics = values || registers;
+        self.registers = self.index.task.as_deref() == Some("nan_check") || (registers && !values);
         for i in 0..self.index.entries.len() {
             let entry = self.index.entries[i];
             let communicates = self.rules.is_communication_name(entry.name(self.bytes));
@@ -472,9 +485,6 @@ impl<'a> Builder<'a> {
                 Ok(op) => self.compute(i as u32, &name, &op),
                 Err(stop) => self.malformed(i as u32, &raw, stop),
             }
-        }
-        if !self.has_statistics {
-            self.look_for_statistics();
         }
     }
 
@@ -491,22 +501,29 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Whether anything in the rank can be judged: xor and structure dumps hold no statistics.
-    fn look_for_statistics(&mut self) {
-        for entry in &self.index.entries {
-            let Ok(op) = parse_op(entry.body(self.bytes), true) else { continue };
-            let judged = |a: &Argument| matches!(&a.value, Value::Tensor(t) if t.has_statistics());
-            if op.register.is_some() || op.arguments.iter().any(judged) {
-                self.has_statistics = true;
-                return;
+    /// Whether a value has statistics, and if none has, whether a register was read: xor and structure dumps hold
+    /// neither. Most dumps show it in their first record.
+    fn what_can_be_judged(&self) -> (bool, bool) {
+        let mut registers = false;
+        for (i, entry) in self.index.entries.iter().enumerate() {
+            let direction = OpName::parse(&self.name(i as u32)).direction;
+            let recorded = matches!(direction, Direction::ParametersGrad | Direction::Debug);
+            let Ok(op) = parse_op(entry.body(self.bytes), recorded) else {
+                continue;
+            };
+            if op_has_values(&op) {
+                return (true, registers);
             }
+            registers |= op.register.is_some();
         }
+        (false, registers)
     }
 
     // --- one compute op -------------------------------------------------------------------------------------------
 
     fn compute(&mut self, i: u32, name: &OpName, op: &Op<'a>) {
-        let rules = self.rules.operator(name);
+        let rules = self.rules_of(name);
+        let rules = &*rules;
         let mut evidence = Evidence {
             uninitialised: rules.says(Is::Uninitialised),
             creates: rules.says(Is::Creates),
@@ -522,7 +539,6 @@ impl<'a> Builder<'a> {
             let is_output = slot.field == Field::Output || (recorded && slot.field == Field::Recorded);
             match &argument.value {
                 Value::Tensor(t) => {
-                    self.has_statistics |= t.has_statistics();
                     if is_output {
                         evidence.has_output |= t.has_statistics() && t.is_floating();
                         if !t.kinds().is_finite() {
@@ -543,9 +559,6 @@ impl<'a> Builder<'a> {
                 _ => {}
             }
         }
-        if op.register.is_some() {
-            self.has_statistics = true;
-        }
         if bad_inputs.is_empty() && bad_outputs.is_empty() {
             let state = if op.register == Some(true) && !evidence.has_output {
                 self.register(i)
@@ -557,7 +570,7 @@ impl<'a> Builder<'a> {
             self.counts.add(state);
             return;
         }
-        self.compute_bad(i, name, op, &rules, evidence, &bad_inputs, &bad_outputs);
+        self.compute_bad(i, name, op, rules, evidence, &bad_inputs, &bad_outputs);
     }
 
     /// Rule 9: without values the first set register counts; what follows it is its consequence.
@@ -587,15 +600,18 @@ impl<'a> Builder<'a> {
         bad_inputs: &[&Argument],
         bad_outputs: &[&TensorStat],
     ) {
+        let is_gradient = name.direction == Direction::Backward;
         let mut real: Vec<(Link, NodeId, u32)> = Vec::new();
         let mut masks: Vec<NodeId> = Vec::new();
         let mut conditions: Vec<u32> = Vec::new();
         let mut outside: Vec<(&TensorStat, String, bool, Meaning)> = Vec::new();
         let mut read: Vec<(u32, Link)> = Vec::new();
         for argument in bad_inputs {
-            let Value::Tensor(t) = &argument.value else { continue };
+            let Value::Tensor(t) = &argument.value else {
+                continue;
+            };
             let is_parameter = argument.slot.field == Field::Parameters || rules.names(Is::Parameters, argument);
-            if let Some((id, link)) = self.values.find(t, is_parameter) {
+            if let Some((id, link)) = self.values.find(t, is_parameter, is_gradient) {
                 let seen = *self.values.get(id);
                 read.push((id, link));
                 match seen.meaning {
@@ -637,7 +653,7 @@ impl<'a> Builder<'a> {
         let mut inside = Inside::Clean { has_children: false };
         if judgement == Judgement::Origin && !op.has_inputs && name.direction == Direction::Forward {
             // A dump of outputs alone: whether the inputs were finite is told by what came before.
-            if let Some((id, link)) = bad_outputs.first().and_then(|t| self.values.find(t, false)) {
+            if let Some((id, link)) = bad_outputs.first().and_then(|t| self.values.find(t, false, false)) {
                 let seen = *self.values.get(id);
                 if seen.meaning == Meaning::Real {
                     real.push((link, seen.node, id));
@@ -706,7 +722,7 @@ impl<'a> Builder<'a> {
                 self.slots.entry(id).or_insert_with(|| slot.clone());
             }
             let near = !evidence.carries;
-            self.values.enter(t, provenance::Entry { node: id, meaning: *meaning, near, from_communication: false });
+            self.values.enter(t, provenance::Entry { node: id, meaning: *meaning, near, from_communication: false, of_weight: false });
         }
         let meaning = match judgement {
             Judgement::Intended => Meaning::Intended,
@@ -715,7 +731,8 @@ impl<'a> Builder<'a> {
         };
         let near = meaning == Meaning::Real && !(judgement == Judgement::Unexplained && evidence.carries);
         for t in bad_outputs {
-            self.values.enter(t, provenance::Entry { node: id, meaning, near, from_communication: false });
+            let of_weight = name.direction == Direction::ParametersGrad;
+            self.values.enter(t, provenance::Entry { node: id, meaning, near, from_communication: false, of_weight });
         }
         if name.direction == Direction::Forward && (is_real || evidence.real || evidence.unexplained) {
             self.forwards.insert(key_of(name), id);
@@ -772,7 +789,9 @@ impl<'a> Builder<'a> {
     /// `x[...] = value`: the dump shows no output, so the next reader of a bad value of that shape reads this one's.
     fn write_unseen(&mut self, op: &Op<'a>, rules: &OperatorRules, id: NodeId) {
         for argument in &op.arguments {
-            let Value::Tensor(t) = &argument.value else { continue };
+            let Value::Tensor(t) = &argument.value else {
+                continue;
+            };
             if argument.slot.field.is_input() && rules.names(Is::WritesUnseen, argument) {
                 // Its statistics after the call are not in the dump; NaN in all of them is what a NaN leaves.
                 let nan = Some(f64::NAN);
@@ -780,7 +799,7 @@ impl<'a> Builder<'a> {
                 self.graph.node_mut(id).real = true;
                 self.values.enter(
                     &written,
-                    provenance::Entry { node: id, meaning: Meaning::Real, near: true, from_communication: false },
+                    provenance::Entry { node: id, meaning: Meaning::Real, near: true, from_communication: false, of_weight: false },
                 );
             }
         }
@@ -788,7 +807,16 @@ impl<'a> Builder<'a> {
 
     /// Seeds of harm (rule 6).
     #[allow(clippy::too_many_arguments)]
-    fn seed(&mut self, i: u32, name: &OpName, rules: &OperatorRules, id: NodeId, judgement: Judgement, out: Kinds, outputs: &[&TensorStat]) {
+    fn seed(
+        &mut self,
+        i: u32,
+        name: &OpName,
+        rules: &OperatorRules,
+        id: NodeId,
+        judgement: Judgement,
+        out: Kinds,
+        outputs: &[&TensorStat],
+    ) {
         let module = module_key(name);
         if name.direction == Direction::ParametersGrad {
             let before = self.backwards.get(&module).or_else(|| self.module_forwards.get(&module)).copied();
@@ -799,8 +827,7 @@ impl<'a> Builder<'a> {
         if name.is_module() && (self.graph.node(id).real || self.graph.node(id).role == Role::Unexplained) {
             if name.direction == Direction::Backward {
                 self.backwards.insert(module, id);
-                let waiting: Vec<NodeId> =
-                    self.gradients.iter().filter(|g| g.0 == module).map(|g| g.1).collect();
+                let waiting: Vec<NodeId> = self.gradients.iter().filter(|g| g.0 == module).map(|g| g.1).collect();
                 self.gradients.retain(|g| g.0 != module);
                 for gradient in waiting {
                     self.graph.adopt(id, gradient);
@@ -854,7 +881,10 @@ impl<'a> Builder<'a> {
         let in_span = |graph: &Graph, id: NodeId| graph.node(id).op >= start && graph.node(id).op < i;
         let mut found = None;
         for t in bad_outputs {
-            let Some((id, Link::Exact)) = self.values.find(t, false) else { continue };
+            let is_gradient = name.direction == Direction::Backward;
+            let Some((id, Link::Exact)) = self.values.find(t, false, is_gradient) else {
+                continue;
+            };
             let seen = *self.values.get(id);
             if !in_span(&self.graph, seen.node) {
                 continue;
@@ -909,8 +939,14 @@ impl<'a> Builder<'a> {
     // --- one communication op -------------------------------------------------------------------------------------
 
     fn communicate(&mut self, i: u32, name: &OpName, op: &Op<'a>) {
-        let Some(row) = self.rules.communication(name) else { return };
-        let mut state = OpState::Clean;
+        let Some(row) = self.rules.communication(name) else {
+            return;
+        };
+        let mut state = match op.register {
+            Some(true) if self.registers => self.register(i),
+            None if self.registers && !op_has_values(op) => OpState::Unknown,
+            _ => OpState::Clean,
+        };
         for exchange in exchanges(op, i, name, row) {
             let got = self.exchange(i, exchange);
             if got != OpState::Clean {
@@ -922,13 +958,11 @@ impl<'a> Builder<'a> {
 
     fn exchange(&mut self, i: u32, exchange: Exchange) -> OpState {
         let Exchange { mut communication, group, contributed, received } = exchange;
-        communication.group = match self.groups.iter().position(|g| *g == group) {
-            Some(known) => known as u32,
-            None => {
-                self.groups.push(group);
-                self.groups.len() as u32 - 1
-            }
-        };
+        let known = self.groups.iter().position(|g| *g == group);
+        communication.group = known.unwrap_or(self.groups.len()) as u32;
+        if known.is_none() {
+            self.groups.push(group);
+        }
         let event = self.events.len() as u32;
         self.supersede(&communication);
         let point_to_point = matches!(communication.flow, crate::rules::Flow::Send | crate::rules::Flow::Recv);
@@ -970,14 +1004,13 @@ impl<'a> Builder<'a> {
             return None;
         }
         let mut side = Side::of(contributed);
-        self.has_statistics |= side.judged;
         if side.kinds.is_finite() {
             return Some(side);
         }
         let mut sources: Vec<(Link, NodeId, u32)> = Vec::new();
         let mut outside: Vec<(&TensorStat, String)> = Vec::new();
         for (argument, t) in contributed.iter().filter(|(_, t)| !t.kinds().is_finite()) {
-            match self.values.find(t, false) {
+            match self.values.find(t, false, false) {
                 Some((id, link)) if self.values.get(id).meaning == Meaning::Real => {
                     sources.push((link, self.values.get(id).node, id));
                 }
@@ -1005,7 +1038,10 @@ impl<'a> Builder<'a> {
             let id = self.graph.add(node);
             self.slots.insert(id, slot.clone());
             self.shapes.insert(id, Shapes { bad_in: Some(shape_of(t)), bad_out: None });
-            self.values.enter(t, provenance::Entry { node: id, meaning: Meaning::Real, near: true, from_communication: false });
+            self.values.enter(
+                t,
+                provenance::Entry { node: id, meaning: Meaning::Real, near: true, from_communication: false, of_weight: false },
+            );
             self.given.push((event, id));
         }
         Some(side)
@@ -1016,7 +1052,6 @@ impl<'a> Builder<'a> {
             return None;
         }
         let mut side = Side::of(received);
-        self.has_statistics |= side.judged;
         if side.kinds.is_finite() {
             return Some(side);
         }
@@ -1029,7 +1064,7 @@ impl<'a> Builder<'a> {
         let id = self.graph.add(node);
         let meaning = if side.real { Meaning::Real } else { Meaning::Intended };
         for (_, t) in received.iter().filter(|(_, t)| !t.kinds().is_finite()) {
-            self.values.enter(t, provenance::Entry { node: id, meaning, near: !unreliable, from_communication: true });
+            self.values.enter(t, provenance::Entry { node: id, meaning, near: !unreliable, from_communication: true, of_weight: false });
         }
         self.got.push((event, id));
         Some(side)
@@ -1073,7 +1108,9 @@ impl<'a> Builder<'a> {
         let mut bad_shapes: Vec<(String, Vec<i64>)> = Vec::new();
         if self.modules_only {
             for id in 0..self.graph.nodes.len() as NodeId {
-                let Some(shape) = self.shapes.get(&id).and_then(|s| s.bad_out.clone()) else { continue };
+                let Some(shape) = self.shapes.get(&id).and_then(|s| s.bad_out.clone()) else {
+                    continue;
+                };
                 if bad_shapes.len() < HEALED_KEPT && !bad_shapes.contains(&shape) {
                     bad_shapes.push(shape);
                 }
@@ -1105,7 +1142,11 @@ impl<'a> Builder<'a> {
             bytes: self.bytes.len() as u64,
             completeness,
             has_statistics: self.has_statistics,
-            has_modules: self.index.entries.iter().any(|e| e.name(self.bytes).starts_with(b"Module.") || e.name(self.bytes).starts_with(b"Cell.")),
+            has_modules: self
+                .index
+                .entries
+                .iter()
+                .any(|e| e.name(self.bytes).starts_with(b"Module.") || e.name(self.bytes).starts_with(b"Cell.")),
             problem,
             notes: self.notes.clone(),
             counts: self.counts,
@@ -1129,22 +1170,21 @@ impl<'a> Builder<'a> {
         if open.is_empty() {
             return;
         }
-        let mut recorded: FxHashMap<u64, ()> = FxHashMap::default();
+        let mut recorded: FxHashSet<u64> = FxHashSet::default();
         for (i, class) in self.classes.iter().enumerate() {
             if *class == Class::Backward {
-                recorded.insert(module_key(&OpName::parse(&self.name(i as u32))), ());
+                recorded.insert(module_key(&OpName::parse(&self.name(i as u32))));
             }
         }
         for (module, id, before) in open {
             let op = self.graph.node(id).op;
             let earlier = || {
-                self.graph.nodes[..id as usize].iter().rposition(|n| {
-                    n.real && n.op < op && self.classes[n.op as usize] == Class::Backward
-                })
+                self.graph.nodes[..id as usize]
+                    .iter()
+                    .rposition(|n| n.real && n.op < op && self.classes[n.op as usize] == Class::Backward)
             };
-            let parent = before.or_else(|| {
-                if recorded.contains_key(&module) { None } else { earlier().map(|n| n as NodeId) }
-            });
+            let parent =
+                before.or_else(|| if recorded.contains(&module) { None } else { earlier().map(|n| n as NodeId) });
             match parent {
                 Some(parent) => self.graph.adopt(parent, id),
                 None => self.graph.node_mut(id).role = Role::Parameter,
@@ -1163,24 +1203,39 @@ impl<'a> Builder<'a> {
                 Completeness::Cut,
                 problem(Some(at), format!("the file ends early; {ops} complete ops before it were used")),
             ),
+            Ending::Damaged(0, _) if self.bytes.starts_with(b"[\"") => (
+                Completeness::Damaged,
+                problem(
+                    Some(0),
+                    "expected an msProbe dump.json, found a list: ptdbg's old .pkl dumps are not supported".to_owned(),
+                ),
+            ),
             Ending::Damaged(at, expected) => {
                 let found = self.bytes.get(at).map_or_else(|| "the end".to_owned(), |b| byte_name(*b));
                 (
                     Completeness::Damaged,
-                    problem(Some(at), format!("expected {expected}, found {found}; {ops} complete ops before it were used")),
+                    problem(
+                        Some(at),
+                        format!("expected {expected}, found {found}; {ops} complete ops before it were used"),
+                    ),
                 )
             }
-            Ending::Complete if !self.index.has_data => {
-                (Completeness::Damaged, problem(Some(0), "expected an msProbe dump, found JSON without a \"data\" object".to_owned()))
-            }
+            Ending::Complete if !self.index.has_data => (
+                Completeness::Damaged,
+                problem(Some(0), "expected an msProbe dump, found JSON without a \"data\" object".to_owned()),
+            ),
             Ending::Complete if ops == 0 => (Completeness::Empty, problem(None, "the dump holds no op".to_owned())),
+            Ending::Complete if self.index.ascii => (Completeness::Complete, None),
             Ending::Complete => match std::str::from_utf8(self.bytes) {
                 Ok(_) => (Completeness::Complete, None),
                 Err(error) => {
                     let at = error.valid_up_to();
                     (
                         Completeness::Damaged,
-                        problem(Some(at), format!("expected UTF-8, found {}; all {ops} ops were used", byte_name(self.bytes[at]))),
+                        problem(
+                            Some(at),
+                            format!("expected UTF-8, found {}; all {ops} ops were used", byte_name(self.bytes[at])),
+                        ),
                     )
                 }
             },
@@ -1232,8 +1287,14 @@ impl<'a> Builder<'a> {
             }
             let received = matches!(node.role, Role::Received(_));
             let kept = received
-                || (node.harm && { harmful += 1; harmful <= MARKS_KEPT })
-                || (!node.harm && { healed += 1; healed <= HEALED_KEPT });
+                || (node.harm && {
+                    harmful += 1;
+                    harmful <= MARKS_KEPT
+                })
+                || (!node.harm && {
+                    healed += 1;
+                    healed <= HEALED_KEPT
+                });
             if !kept {
                 omitted += 1;
                 continue;
@@ -1350,7 +1411,9 @@ impl<'a> Builder<'a> {
     /// Rule 8: an asynchronous receive is visible where its value is first read. Only matters, and is only looked
     /// for, on ranks with roots of their own behind the call.
     fn find_readers(&mut self, marks: &[Mark]) {
-        let Some(until) = marks.iter().filter(|m| m.cause != Cause::Received).map(|m| m.at.op).max() else { return };
+        let Some(until) = marks.iter().filter(|m| m.cause != Cause::Received).map(|m| m.at.op).max() else {
+            return;
+        };
         let mut waiting: FxHashMap<u64, Vec<usize>> = FxHashMap::default();
         let mut at = 0;
         for i in 0..=until {
@@ -1359,10 +1422,14 @@ impl<'a> Builder<'a> {
             if waiting.is_empty() && !starts_here {
                 continue;
             }
-            let Ok(op) = parse_op(entry.body(self.bytes), false) else { continue };
+            let Ok(op) = parse_op(entry.body(self.bytes), false) else {
+                continue;
+            };
             if !waiting.is_empty() {
                 for argument in op.arguments.iter().filter(|a| a.slot.field.is_input()) {
-                    let Value::Tensor(t) = &argument.value else { continue };
+                    let Value::Tensor(t) = &argument.value else {
+                        continue;
+                    };
                     for event in waiting.remove(&provenance::identity(t)).unwrap_or_default() {
                         self.events[event].visible_at.get_or_insert(i);
                     }

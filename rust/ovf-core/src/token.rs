@@ -153,7 +153,12 @@ pub(crate) fn number(word: &[u8]) -> Option<f64> {
         b"null" => None,
         _ => match word.first() {
             // Rust also reads `inf` and `nan`, which are no words of a dump: only digits start a number.
-            Some(b'0'..=b'9' | b'-' | b'+' | b'.') => std::str::from_utf8(word).ok()?.parse().ok(),
+            Some(b'0'..=b'9' | b'-' | b'+' | b'.') => {
+                let value: f64 = std::str::from_utf8(word).ok()?.parse().ok()?;
+                // An integer of hundreds of digits is a large number, not an infinite one.
+                let integer = word.iter().all(|b| b.is_ascii_digit() || *b == b'-');
+                Some(if integer { value.clamp(f64::MIN, f64::MAX) } else { value })
+            }
             _ => None,
         },
     }
@@ -177,20 +182,6 @@ pub(crate) fn quoted_number(text: &[u8]) -> Option<f64> {
     }
     bare.as_bytes().first().filter(|b| b.is_ascii_digit() || **b == b'.')?;
     text.parse().ok()
-}
-
-/// Whether a string's content could be a non-finite number written as text. Cheap and one-sided: never false for
-/// one that [`quoted_number`] reads as non-finite.
-pub(crate) fn may_be_quoted_non_finite(text: &[u8]) -> bool {
-    if text.len() < 3 || text.len() > 64 {
-        return text.len() > 64 && text.iter().take(8).all(|b| matches!(b, b' ' | b'\\' | b't' | b'n' | b'r' | b'\t'));
-    }
-    let last = text.iter().rposition(|b| !matches!(b, b' ' | b'\t')).unwrap_or(0);
-    text.contains(&b'\\')
-        || matches!(
-            text[..=last].to_ascii_lowercase().as_slice(),
-            [.., b'n', b'a', b'n'] | [.., b'i', b'n', b'f'] | [.., b'i', b'n', b'f', b'i', b'n', b'i', b't', b'y']
-        )
 }
 
 /// The text of a string's raw content. Lone surrogate escapes stay as they are written (`\ud800`), invalid UTF-8
@@ -266,11 +257,9 @@ mod tests {
     fn statistics_as_text() {
         for text in ["nan", "NaN", " -nan", "NAN\\t"] {
             assert!(quoted_number(text.as_bytes()).is_some_and(f64::is_nan), "{text}");
-            assert!(may_be_quoted_non_finite(text.as_bytes()), "{text}");
         }
         for text in ["inf", "Infinity", "+INF", "inf\t"] {
             assert_eq!(quoted_number(text.as_bytes()), Some(f64::INFINITY), "{text}");
-            assert!(may_be_quoted_non_finite(text.as_bytes()), "{text}");
         }
         assert_eq!(quoted_number(b"-inf"), Some(f64::NEG_INFINITY));
         assert_eq!(quoted_number(b"0.001"), Some(0.001));

@@ -108,16 +108,26 @@ pub fn trace(source: &RankSource, options: &Options) -> Result<Trace> {
 }
 
 fn read_values(anomaly: &mut Anomaly, bytes: &[u8], (at, len): (u64, u64)) {
-    let Some(body) = bytes.get(at as usize..(at + len) as usize) else { return };
+    let Some(body) = bytes.get(at as usize..(at + len) as usize) else {
+        return;
+    };
     let direction = OpName::parse(&anomaly.op_name).direction;
     let recorded = matches!(direction, Direction::ParametersGrad | Direction::Debug);
-    let Ok(op) = parse_op(body, recorded) else { return };
+    let Ok(op) = parse_op(body, recorded) else {
+        return;
+    };
     for argument in &op.arguments {
-        let Value::Tensor(t) = &argument.value else { continue };
+        let Value::Tensor(t) = &argument.value else {
+            continue;
+        };
         if argument.slot.field.is_input() {
             anomaly.input_has_nan |= !t.kinds().is_finite();
             let max = t.max.map(|m| if m.is_nan() { "nan".to_owned() } else { m.to_string() });
-            anomaly.input_info.push((t.shape.clone(), max, t.dtype.strip_prefix("torch.").unwrap_or(t.dtype).to_owned()));
+            anomaly.input_info.push((
+                t.shape.clone(),
+                max,
+                t.dtype.strip_prefix("torch.").unwrap_or(t.dtype).to_owned(),
+            ));
         } else {
             anomaly.output_has_nan |= t.kinds().contains(crate::op::Kinds::NAN);
         }

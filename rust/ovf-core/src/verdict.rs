@@ -9,11 +9,11 @@
 //! communication): 0 a bad weight or batch that is itself visible; 1 an op; 2 a module that may hide a communication;
 //! 3 a bad input that another rank's origin probably sent.
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::collective::{Match, MatchState, Matching};
 use crate::op::{Kinds, Rank};
-use crate::order::{Candidate, Ordering, Receipt, Source, sides};
+use crate::order::{CANDIDATES_PER_RANK, Candidate, Ordering, Receipt, Source, sides};
 use crate::report::{
     Certainty, CommunicationReport, Finding, FindingKind, Hop, Note, PathStep, RankOp, RankReport, Report,
     SCHEMA_VERSION, Spread, Unreadable, Verdict,
@@ -55,7 +55,12 @@ struct Assembler<'t> {
     hidden_order: bool,
 }
 
-pub(crate) fn assemble(step: StepFacts, timelines: &[Timeline], matching: &Matching, ordering: &Ordering) -> (Report, Vec<Located>) {
+pub(crate) fn assemble(
+    step: &StepFacts,
+    timelines: &[Timeline],
+    matching: &Matching,
+    ordering: &Ordering,
+) -> (Report, Vec<Located>) {
     let mut a = Assembler {
         timelines,
         matching,
@@ -135,7 +140,9 @@ impl Assembler<'_> {
         }
         for (t, timeline) in self.timelines.iter().enumerate() {
             for (m, mark) in timeline.marks.iter().enumerate() {
-                let Some(c) = self.cause_of[t][m] else { continue };
+                let Some(c) = self.cause_of[t][m] else {
+                    continue;
+                };
                 self.reach[c].0 += u64::from(mark.reach);
                 if self.reach[c].1.last() != Some(&(t as u32)) {
                     self.reach[c].1.push(t as u32);
@@ -146,10 +153,8 @@ impl Assembler<'_> {
 
     fn before(&self, t: u32, m: u32) -> Before {
         let timeline = &self.timelines[t as usize];
-        let event = match self.ordering.demoted_by[t as usize][m as usize].or(timeline.marks[m as usize].event) {
-            Some(event) => event,
-            None => return Before::Nothing,
-        };
+        let event = self.ordering.demoted_by[t as usize][m as usize].or(timeline.marks[m as usize].event);
+        let Some(event) = event else { return Before::Nothing };
         match self.ordering.receipts[t as usize][event as usize] {
             Receipt::Origin(c) | Receipt::Entered(c) => Before::Candidate(c),
             Receipt::Propagated(gt, ge) => {
@@ -159,9 +164,8 @@ impl Assembler<'_> {
                 }
                 // Given as a mask that had been delivered: its delivery is the way back.
                 let condition = given.and_then(|g| g.conditions.first().copied());
-                let delivered = condition.and_then(|c| {
-                    self.timelines[gt as usize].events[c as usize].got.as_ref().and_then(|s| s.mark)
-                });
+                let delivered = condition
+                    .and_then(|c| self.timelines[gt as usize].events[c as usize].got.as_ref().and_then(|s| s.mark));
                 delivered.map_or(Before::Nothing, |mark| Before::Mark(gt, mark))
             }
             _ => Before::Nothing,
@@ -193,18 +197,22 @@ impl Assembler<'_> {
                 let mut others = explained_at.iter().filter(|(_, at)| *at != t).peekable();
                 others.peek().is_some() && !others.all(|&(o, _)| self.ordering.candidates[o].before.contains(i))
             };
+            let if_sent = |class: u8| if elsewhere() { 3 } else { class };
             match self.mark(c) {
-                None if matches!(c.source, Source::Missing(..)) => if elsewhere() { 3 } else { 1 },
+                None if matches!(c.source, Source::Missing(..)) => if_sent(1),
                 None => 1,
                 Some(m) => match m.cause {
                     Cause::Parameter => u8::from(!self.hidden_order || m.slot.is_none()),
                     Cause::Input if silent => {
                         let sent = m.bad_in.as_ref().is_some_and(|shape| {
-                            self.timelines.iter().enumerate().any(|(o, other)| o as u32 != t && other.bad_shapes.contains(shape))
+                            self.timelines
+                                .iter()
+                                .enumerate()
+                                .any(|(o, other)| o as u32 != t && other.bad_shapes.contains(shape))
                         });
-                        if elsewhere() || sent { 3 } else { u8::from(!self.hidden_order) }
+                        if sent { 3 } else { if_sent(u8::from(!self.hidden_order)) }
                     }
-                    Cause::Unrecorded => if elsewhere() { 3 } else { 1 },
+                    Cause::Unrecorded => if_sent(1),
                     _ if m.container && silent => 2,
                     _ => 1,
                 },
@@ -217,7 +225,8 @@ impl Assembler<'_> {
     fn layers(&mut self) {
         for i in 0..self.ordering.candidates.len() {
             let before = &self.ordering.candidates[i].before;
-            let deepest = before.iter().filter(|&b| !self.ordering.candidates[b].demoted).map(|b| self.layer[b] + 1).max();
+            let deepest =
+                before.iter().filter(|&b| !self.ordering.candidates[b].demoted).map(|b| self.layer[b] + 1).max();
             self.layer[i] = deepest.unwrap_or(0);
         }
     }
@@ -234,14 +243,12 @@ impl Assembler<'_> {
     }
 
     fn phase(&self, c: &Candidate) -> Phase {
-        match self.mark(c) {
-            Some(m) => m.phase,
-            None => {
-                let (t, op) = self.place(c);
-                let received = |m: &&Mark| m.at.op == op;
-                self.timelines[t as usize].marks.iter().find(received).map_or(Phase::Forward, |m| m.phase)
-            }
+        if let Some(mark) = self.mark(c) {
+            return mark.phase;
         }
+        let (t, op) = self.place(c);
+        let received = |m: &&Mark| m.at.op == op;
+        self.timelines[t as usize].marks.iter().find(received).map_or(Phase::Forward, |m| m.phase)
     }
 
     fn ranked(&self) -> Vec<usize> {
@@ -295,23 +302,43 @@ impl Assembler<'_> {
                 let communication = &timeline.events[event as usize].communication;
                 let named = self.event_op(t, event);
                 record = named.1.unwrap_or(record);
-                members = c.getters.iter().skip(1).map(|&(t, e)| RankOp::new(self.rank(t), &self.event_op(t, e).0)).collect();
+                members =
+                    c.getters.iter().skip(1).map(|&(t, e)| RankOp::new(self.rank(t), &self.event_op(t, e).0)).collect();
                 if let Source::Missing(..) = c.source {
                     missing.clone_from(&entry.missing);
                     missing.extend(&entry.absent);
-                    let from = if missing.is_empty() { "a member without values".to_owned() } else { ranks_text(&missing) };
+                    let from =
+                        if missing.is_empty() { "a member without values".to_owned() } else { ranks_text(&missing) };
                     doubts.push("the giver's side is not in the dump".to_owned());
-                    (named.0, FindingKind::MissingRank, format!("{} entered from {from}, whose values are not in the dump", kinds.name()))
+                    (
+                        named.0,
+                        FindingKind::MissingRank,
+                        format!("{} entered from {from}, whose values are not in the dump", kinds.name()),
+                    )
                 } else if communication.is_async && entry.pair.is_some() {
                     doubts.push("an asynchronous record may have been made before the data was there".to_owned());
-                    (named.0, FindingKind::Corruption, format!("{} in the receive buffer although what was sent is finite, and it was read", kinds.name()))
+                    (
+                        named.0,
+                        FindingKind::Corruption,
+                        format!(
+                            "{} in the receive buffer although what was sent is finite, and it was read",
+                            kinds.name()
+                        ),
+                    )
                 } else {
-                    (named.0, FindingKind::Communication, format!("{} out of finite contributions of all members", kinds.name()))
+                    (
+                        named.0,
+                        FindingKind::Communication,
+                        format!("{} out of finite contributions of all members", kinds.name()),
+                    )
                 }
             }
         };
         if self.class[i] == 3 {
-            doubts.push("probably received: another rank has an origin, and the communication between them is not in the dump".to_owned());
+            doubts.push(
+                "probably received: another rank has an origin, and the communication between them is not in the dump"
+                    .to_owned(),
+            );
         } else if self.hidden_order && self.several_first() {
             doubts.push("no communication is in the dump, so the order of ranks is inferred".to_owned());
         }
@@ -393,7 +420,7 @@ impl Assembler<'_> {
         merged
     }
 
-    fn report(&self, step: StepFacts, ranked: &[usize]) -> (Report, Vec<Located>) {
+    fn report(&self, step: &StepFacts, ranked: &[usize]) -> (Report, Vec<Located>) {
         let merged = self.merge_shared(ranked);
         let first = ranked.first().copied().unwrap_or(usize::MAX);
         let mut findings = Vec::new();
@@ -417,7 +444,11 @@ impl Assembler<'_> {
         if let Some((head, rest)) = findings.split_first_mut() {
             head.concurrent = rest.iter().any(|f| f.concurrent);
         }
-        let omitted: u32 = self.timelines.iter().map(|t| t.marks_omitted).sum();
+        let unordered = |t: &Timeline| {
+            let harmful = t.marks.iter().filter(|m| m.harm && m.cause != Cause::Received).count();
+            harmful.saturating_sub(CANDIDATES_PER_RANK) as u32
+        };
+        let omitted: u32 = self.timelines.iter().map(|t| t.marks_omitted + unordered(t)).sum();
         let judged = self.timelines.iter().any(|t| t.has_statistics);
         let verdict = match (findings.is_empty(), judged) {
             (false, _) => Verdict::Overflow,
@@ -425,7 +456,7 @@ impl Assembler<'_> {
             (true, false) => Verdict::NoEvidence,
         };
         let (communications, communications_omitted) = self.communications();
-        let missing = self.missing_ranks(&step);
+        let missing = self.missing_ranks(step);
         let mut unreadable = step.unreadable.clone();
         unreadable.sort_by_key(|u| u.rank);
         let silent = self.timelines.iter().any(|t| !t.has_statistics && t.completeness == Completeness::Complete);
@@ -440,7 +471,7 @@ impl Assembler<'_> {
             spread: (!findings.is_empty()).then(|| self.spread(first)),
             findings,
             findings_omitted: omitted + merged.len().saturating_sub(FINDINGS_LISTED) as u32,
-            notes: self.notes(&step, &missing),
+            notes: self.notes(step, &missing),
             ranks: self.ranks(first),
             communications,
             communications_omitted,
@@ -457,7 +488,7 @@ impl Assembler<'_> {
     /// of the ranks that got it. The first place with the strongest symptom ends the path.
     fn path(&self, first: usize) -> Vec<PathStep> {
         let starts = self.starts(first);
-        let mut from: FxHashMap<(u32, u32), Option<(u32, u32, u32, u32)>> = FxHashMap::default();
+        let mut from: FxHashMap<(u32, u32), Option<Arrival>> = FxHashMap::default();
         let mut queue: Vec<(u32, u32)> = Vec::new();
         for start in starts {
             from.insert(start, None);
@@ -479,7 +510,10 @@ impl Assembler<'_> {
             }
             for &event in given.get(&(t, m)).into_iter().flatten() {
                 for (gt, ge) in self.getters_of(t, event) {
-                    let Some(mark) = self.timelines[gt as usize].events[ge as usize].got.as_ref().and_then(|g| g.mark) else { continue };
+                    let Some(mark) = self.timelines[gt as usize].events[ge as usize].got.as_ref().and_then(|g| g.mark)
+                    else {
+                        continue;
+                    };
                     if let std::collections::hash_map::Entry::Vacant(slot) = from.entry((gt, mark)) {
                         slot.insert(Some((t, m, event, ge)));
                         queue.push((gt, mark));
@@ -572,11 +606,15 @@ impl Assembler<'_> {
 
     /// Members of the event's communication that got the overflow from it.
     fn getters_of(&self, t: u32, event: u32) -> Vec<(u32, u32)> {
-        let Some(id) = self.matching.of_event[t as usize][event as usize] else { return Vec::new() };
+        let Some(id) = self.matching.of_event[t as usize][event as usize] else {
+            return Vec::new();
+        };
         self.matching.matches[id as usize]
             .members
             .iter()
-            .filter(|m| matches!(self.ordering.receipts[m.timeline as usize][m.event as usize], Receipt::Propagated(..)))
+            .filter(|m| {
+                matches!(self.ordering.receipts[m.timeline as usize][m.event as usize], Receipt::Propagated(..))
+            })
             .map(|m| (m.timeline, m.event))
             .collect()
     }
@@ -585,7 +623,7 @@ impl Assembler<'_> {
         let mut reached: Vec<u32> = self.starts(first).iter().map(|s| s.0).collect();
         let mut hops: Vec<Hop> = Vec::new();
         let mut queue = self.starts(first);
-        let mut seen: FxHashMap<(u32, u32), ()> = queue.iter().map(|&q| (q, ())).collect();
+        let mut seen: FxHashSet<(u32, u32)> = queue.iter().copied().collect();
         let given = self.given_by_mark();
         let mut at = 0;
         while at < queue.len() {
@@ -594,8 +632,11 @@ impl Assembler<'_> {
             for &event in given.get(&(t, m)).into_iter().flatten() {
                 let mut new = Vec::new();
                 for (gt, ge) in self.getters_of(t, event) {
-                    let Some(mark) = self.timelines[gt as usize].events[ge as usize].got.as_ref().and_then(|g| g.mark) else { continue };
-                    if seen.insert((gt, mark), ()).is_none() {
+                    let Some(mark) = self.timelines[gt as usize].events[ge as usize].got.as_ref().and_then(|g| g.mark)
+                    else {
+                        continue;
+                    };
+                    if seen.insert((gt, mark)) {
                         queue.push((gt, mark));
                     }
                     if !reached.contains(&gt) {
@@ -614,7 +655,9 @@ impl Assembler<'_> {
         ranks.sort_unstable();
         let symptom = queue
             .iter()
-            .flat_map(|&(t, m)| self.timelines[t as usize].terminals.iter().filter(move |x| x.mark == m).map(move |x| (t, x)))
+            .flat_map(|&(t, m)| {
+                self.timelines[t as usize].terminals.iter().filter(move |x| x.mark == m).map(move |x| (t, x))
+            })
             .min_by_key(|(t, x)| (x.symptom, *t));
         Spread {
             ops: self.reach[first].0.saturating_sub(1),
@@ -655,7 +698,9 @@ impl Assembler<'_> {
         let mut found = Vec::new();
         let mut omitted = 0;
         for entry in &self.matching.matches {
-            let Some(verdict) = self.communication_verdict(entry) else { continue };
+            let Some(verdict) = self.communication_verdict(entry) else {
+                continue;
+            };
             if found.len() == COMMUNICATIONS_LISTED {
                 omitted += 1;
                 continue;
@@ -722,7 +767,9 @@ impl Assembler<'_> {
         let members: Vec<RankOp> = entry
             .members
             .iter()
-            .map(|m| RankOp::new(self.rank(m.timeline), &self.timelines[m.timeline as usize].event_refs[m.event as usize]))
+            .map(|m| {
+                RankOp::new(self.rank(m.timeline), &self.timelines[m.timeline as usize].event_refs[m.event as usize])
+            })
             .collect();
         CommunicationReport {
             api: entry.api.clone(),
@@ -748,7 +795,8 @@ impl Assembler<'_> {
         let mut known: Vec<Rank> = self.timelines.iter().map(|t| t.rank).collect();
         known.extend(step.unreadable.iter().map(|u| u.rank));
         known.sort_unstable();
-        let mut missing: Vec<Rank> = self.matching.world.iter().copied().filter(|r| known.binary_search(r).is_err()).collect();
+        let mut missing: Vec<Rank> =
+            self.matching.world.iter().copied().filter(|r| known.binary_search(r).is_err()).collect();
         // A lone rank folder says nothing of how many there were.
         if self.timelines.len() > 1 {
             let top = known.last().copied().unwrap_or(0).min(1 << 20);
@@ -768,12 +816,21 @@ impl Assembler<'_> {
             note("layout", text.clone(), Vec::new(), Vec::new(), 1);
         }
         if !missing.is_empty() {
-            note("missing_ranks", format!("{} not dumped", ranks_text(missing)), missing.to_vec(), Vec::new(), missing.len() as u64);
+            note(
+                "missing_ranks",
+                format!("{} not dumped", ranks_text(missing)),
+                missing.to_vec(),
+                Vec::new(),
+                missing.len() as u64,
+            );
         }
         let masks: u64 = self.timelines.iter().map(|t| u64::from(t.masks)).sum();
         if masks > 0 {
             let ranks = self.timelines.iter().filter(|t| t.masks > 0).map(|t| t.rank).collect();
-            let text = format!("{masks} {} on purpose (masks)", if masks == 1 { "op writes a non-finite value" } else { "ops write a non-finite value" });
+            let text = format!(
+                "{masks} {} on purpose (masks)",
+                if masks == 1 { "op writes a non-finite value" } else { "ops write a non-finite value" }
+            );
             note("intended", text, ranks, Vec::new(), masks);
         }
         let healed: Vec<(Rank, &Mark)> = self
@@ -786,8 +843,12 @@ impl Assembler<'_> {
             ranks.dedup();
             let ops = healed.iter().take(OPS_IN_NOTE).map(|(r, m)| RankOp::new(*r, &m.at)).collect();
             let n = healed.len() as u64;
-            let text = format!("{n} non-finite {} on {} rank and {} no loss, gradient or communication (healed)",
-                if n == 1 { "value ends" } else { "values end" }, if n == 1 { "its" } else { "their" }, if n == 1 { "reaches" } else { "reach" });
+            let text = format!(
+                "{n} non-finite {} on {} rank and {} no loss, gradient or communication (healed)",
+                if n == 1 { "value ends" } else { "values end" },
+                if n == 1 { "its" } else { "their" },
+                if n == 1 { "reaches" } else { "reach" }
+            );
             note("healed", text, ranks, ops, n);
         }
         let mut garbage: Vec<RankOp> = Vec::new();
@@ -805,25 +866,76 @@ impl Assembler<'_> {
         if garbage_count > 0 {
             let mut ranks: Vec<Rank> = garbage.iter().map(|g| g.rank).collect();
             ranks.dedup();
-            let text = format!("{garbage_count} receive {} recorded before the data was there and never read bad", if garbage_count == 1 { "buffer was" } else { "buffers were" });
+            let text = format!(
+                "{garbage_count} receive {} recorded before the data was there and never read bad",
+                if garbage_count == 1 { "buffer was" } else { "buffers were" }
+            );
             note("garbage", text, ranks, garbage, garbage_count);
         }
         let demoted = self.ordering.candidates.iter().filter(|c| c.demoted).count() as u64;
         if demoted > 0 {
-            note("order", format!("{demoted} ops turned a delivered overflow into another kind; they are consequences"), Vec::new(), Vec::new(), demoted);
+            note(
+                "order",
+                format!("{demoted} ops turned a delivered overflow into another kind; they are consequences"),
+                Vec::new(),
+                Vec::new(),
+                demoted,
+            );
         }
-        let unmatched: Vec<&Match> = self.matching.matches.iter().filter(|m| matches!(m.state, MatchState::Unmatched | MatchState::TypeMismatch)).collect();
+        let unmatched: Vec<&Match> = self
+            .matching
+            .matches
+            .iter()
+            .filter(|m| matches!(m.state, MatchState::Unmatched | MatchState::TypeMismatch))
+            .collect();
         if !unmatched.is_empty() {
             let mut ranks: Vec<Rank> = unmatched.iter().flat_map(|m| m.absent.iter().copied()).collect();
             ranks.sort_unstable();
             ranks.dedup();
-            let ops = unmatched.iter().take(OPS_IN_NOTE).filter_map(|m| m.members.first()).map(|m| RankOp::new(self.rank(m.timeline), &self.timelines[m.timeline as usize].event_refs[m.event as usize])).collect();
+            let ops = unmatched
+                .iter()
+                .take(OPS_IN_NOTE)
+                .filter_map(|m| m.members.first())
+                .map(|m| {
+                    RankOp::new(
+                        self.rank(m.timeline),
+                        &self.timelines[m.timeline as usize].event_refs[m.event as usize],
+                    )
+                })
+                .collect();
             let n = unmatched.len() as u64;
-            note("unmatched", format!("{n} {} without a partner in another rank's dump", if n == 1 { "communication is" } else { "communications are" }), ranks, ops, n);
+            note(
+                "unmatched",
+                format!(
+                    "{n} {} without a partner in another rank's dump",
+                    if n == 1 { "communication is" } else { "communications are" }
+                ),
+                ranks,
+                ops,
+                n,
+            );
         }
-        let silent: Vec<Rank> = self.timelines.iter().filter(|t| !t.has_statistics && t.completeness == Completeness::Complete).map(|t| t.rank).collect();
+        let silent: Vec<Rank> = self
+            .timelines
+            .iter()
+            .filter(|t| !t.has_statistics && t.completeness == Completeness::Complete)
+            .map(|t| t.rank)
+            .collect();
         if !silent.is_empty() {
-            note("no_statistics", format!("{} no Max and Min to judge (set task \"statistics\" and summary_mode \"statistics\")", if silent.len() == 1 { format!("rank {} has", silent[0]) } else { format!("{} have", ranks_text(&silent)) }), silent.clone(), Vec::new(), silent.len() as u64);
+            note(
+                "no_statistics",
+                format!(
+                    "{} no Max and Min to judge (set task \"statistics\" and summary_mode \"statistics\")",
+                    if silent.len() == 1 {
+                        format!("rank {} has", silent[0])
+                    } else {
+                        format!("{} have", ranks_text(&silent))
+                    }
+                ),
+                silent.clone(),
+                Vec::new(),
+                silent.len() as u64,
+            );
         }
         for t in self.timelines {
             for text in &t.notes {
@@ -833,6 +945,9 @@ impl Assembler<'_> {
         notes
     }
 }
+
+/// How a value came to a rank: giver's timeline and mark, its event, the getter's event.
+type Arrival = (u32, u32, u32, u32);
 
 enum Before {
     Candidate(usize),
@@ -846,9 +961,15 @@ fn reason(mark: &Mark, kinds: Kinds, doubts: &mut Vec<String>) -> String {
     match mark.cause {
         Cause::Computed => format!("{kind} out of finite inputs"),
         Cause::FromIntended => format!("{kind} out of intended non-finite values (a mask)"),
-        Cause::Parameter if mark.slot.is_some() => format!("{slot} was {kind} before any op of this dump wrote it"),
-        Cause::Parameter => format!("a weight's gradient is {kind} although its module's backward is clean"),
-        Cause::Input => format!("{slot} was {kind} when it entered; no op of this rank produced it"),
+        Cause::Parameter if mark.slot.is_some() => {
+            format!("{slot} was {kind} before any op of this dump wrote it")
+        }
+        Cause::Parameter => {
+            format!("a weight's gradient is {kind} although its module's backward is clean")
+        }
+        Cause::Input => {
+            format!("{slot} was {kind} when it entered; no op of this rank produced it")
+        }
         Cause::Corruption => {
             doubts.push("an op left out of the dump may have written it".to_owned());
             format!("{slot} is {kind} here, but every op that could have produced it gave finite values")

@@ -10,6 +10,7 @@ create_exception!(ovf, DumpFormatError, OvfError, "The path holds no msProbe dum
 create_exception!(ovf, RulesError, OvfError, "The rules file is not valid.");
 
 /// The exception for an error: builtins where Python has one, with `path`, `line`, `column` and `help` attached.
+#[allow(clippy::needless_pass_by_value)] // for `map_err`
 pub(crate) fn to_python(error: Error) -> PyErr {
     let text = error.to_string();
     let made = match error.kind {

@@ -1,9 +1,12 @@
 //! The extension module `ovf._core`: extract, detach, wrap. All work is in `ovf-core`; reports cross as JSON text.
 
+// Python's arguments arrive owned.
+#![allow(clippy::needless_pass_by_value)]
+
 mod error;
 mod progress;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ovf_core::{Options, Rank, Rules, Step};
@@ -36,7 +39,7 @@ fn options(ranks: Option<Vec<Rank>>, rules: Option<PathBuf>, threads: Option<usi
     Ok(Options { rules, ranks, threads, map })
 }
 
-fn steps(path: &PathBuf) -> PyResult<Vec<Step>> {
+fn steps(path: &Path) -> PyResult<Vec<Step>> {
     ovf_core::discover(path).map_err(error::to_python)
 }
 
@@ -64,9 +67,12 @@ fn interruptible<T: Send>(py: Python<'_>, cancel: impl Fn() + Sync, work: impl F
     })
 }
 
+/// Number, label, folder and ranks of a step.
+type StepRow = (Option<u64>, String, PathBuf, Vec<Rank>);
+
 /// Steps below `path`: number, label, folder, ranks.
 #[pyfunction]
-fn discover(path: PathBuf) -> PyResult<Vec<(Option<u64>, String, PathBuf, Vec<Rank>)>> {
+fn discover(path: PathBuf) -> PyResult<Vec<StepRow>> {
     Ok(steps(&path)?
         .into_iter()
         .map(|s| (s.number, s.label, s.path, s.ranks.iter().map(|r| r.rank).collect()))
@@ -102,13 +108,20 @@ fn analyze(
 /// Traces one rank of the step at `index`: the trace as JSON, and the outputs of its candidates as JSON text.
 #[pyfunction]
 #[pyo3(signature = (path, index, rank, *, rules=None))]
-fn trace(py: Python<'_>, path: PathBuf, index: usize, rank: Rank, rules: Option<PathBuf>) -> PyResult<(String, Vec<String>)> {
+fn trace(
+    py: Python<'_>,
+    path: PathBuf,
+    index: usize,
+    rank: Rank,
+    rules: Option<PathBuf>,
+) -> PyResult<(String, Vec<String>)> {
     let options = options(None, rules, None, true)?;
     let all = steps(&path)?;
     let step = all.get(index).ok_or_else(|| pyo3::exceptions::PyIndexError::new_err("no such step"))?;
-    let source = step.ranks.iter().find(|r| r.rank == rank).ok_or_else(|| {
-        pyo3::exceptions::PyKeyError::new_err(format!("no rank {rank} in {}", step.path.display()))
-    })?;
+    let source =
+        step.ranks.iter().find(|r| r.rank == rank).ok_or_else(|| {
+            pyo3::exceptions::PyKeyError::new_err(format!("no rank {rank} in {}", step.path.display()))
+        })?;
     let traced = interruptible(py, || (), || ovf_core::trace(source, &options))?.map_err(error::to_python)?;
     let outputs = traced.anomalies.iter().map(|a| a.output.clone()).collect();
     let text = serde_json::to_string(&traced).map_err(|e| OvfError::new_err(e.to_string()))?;
