@@ -88,37 +88,37 @@ def check_step(step):
 
 
 @given(strategies.single_rank_dumps())
-@some(300)
+@some(150)
 def test_single_ranks(step):
     check_step(step)
 
 
 @given(strategies.steps())
-@some(60)
+@some(20)
 def test_training_steps(step):
     check_step(step)
 
 
 @given(strategies.steps(tp=2, max_ranks=4, min_faults=1))
-@some(20)
+@some(8)
 def test_tensor_parallel(step):
     check_step(step)
 
 
 @given(strategies.steps(pp=2, max_ranks=4, min_faults=1))
-@some(20)
+@some(8)
 def test_pipelines(step):
     check_step(step)
 
 
 @given(strategies.steps(dp=2, ep=2, max_ranks=4, min_faults=1))
-@some(20)
+@some(8)
 def test_experts(step):
     check_step(step)
 
 
 @given(programs())
-@some(600)
+@some(250)
 def test_programs(program):
     step = step_of(program)
     assume(step.ranks)
@@ -126,7 +126,7 @@ def test_programs(program):
 
 
 @given(st.lists(strategies.single_rank_dumps(6), min_size=2, max_size=3))
-@some(100)
+@some(60)
 def test_unrelated_ranks(steps):
     """Ranks whose dumps have nothing to do with each other: everything mismatches."""
     step = steps[0]
