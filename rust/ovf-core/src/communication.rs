@@ -51,6 +51,8 @@ pub struct Communication {
     pub tag: i64,
     /// Whether the record may have been made before the data was there.
     pub is_async: bool,
+    /// Whether it is an entry of a batched call.
+    pub batched: bool,
     /// An entry of a batch whose own call is recorded behind it: that record has the truth, this one is left out.
     pub superseded: bool,
     /// Number of elements of the first contributed (else received) tensor: members of one collective must agree
@@ -113,6 +115,7 @@ pub(crate) fn exchanges<'o, 'a>(
         peer: rank(&row.peer),
         tag: integer(&row.tag).unwrap_or(0),
         is_async,
+        batched: false,
         superseded: false,
         numel,
     };
@@ -215,6 +218,7 @@ fn batch<'o, 'a>(op: &'o Op<'a>, index: u32) -> Vec<Exchange<'o, 'a>> {
                 peer: p2p.peer,
                 tag: p2p.tag,
                 is_async: true,
+                batched: true,
                 superseded: false,
                 numel,
             },

@@ -16,7 +16,8 @@
 //!
 //! A synchronous call is left where it is entered; an asynchronous one where its value is first read (rule 8).
 //! Givers and getters follow the data: in a broadcast only the root gives, in a reduce only the root gets. A replay
-//! that cannot go on (lists cut differently, calls that do not match) lets the lowest waiting rank pass without what
+//! that cannot go on (an assumed place, lists cut differently, calls that do not match) first moves assumed places of
+//! the circle behind the next communication; where there is none, all ranks of the circle pass without what
 //! it waited for; no order is invented. One pass, so cost grows with the number of events.
 
 use std::collections::VecDeque;
@@ -27,8 +28,8 @@ use crate::rules::Flow;
 use crate::timeline::{Cause, Timeline};
 
 /// Harmful roots of a rank that take part in the order. A rank's first root precedes its others, so the first
-/// overflow is among the first ones; the rest is listed behind them.
-const CANDIDATES_PER_RANK: usize = 16;
+/// overflow is among the first ones; the rest is counted.
+pub(crate) const CANDIDATES_PER_RANK: usize = 16;
 
 /// A set of candidates by index.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -211,14 +212,110 @@ impl<'t> Replay<'t> {
                 self.walks[t as usize].queued = false;
                 self.advance(t);
             }
-            // Whoever is left waits for a call that will not come: the lowest rank passes.
-            let Some(stuck) = self.walks.iter().position(|w| w.at < w.acts.len()) else {
+            // Whoever is left waits in a circle, or for somebody who does.
+            let circle = self.circle();
+            if circle.is_empty() {
                 break;
-            };
-            self.order.undecided += 1;
-            self.pass(stuck as u32);
-            self.wake(stuck as u32);
+            }
+            let assumed: Vec<u32> = circle.iter().copied().filter(|&t| self.waits_where_assumed(t)).collect();
+            for &t in &assumed {
+                self.postpone(t);
+            }
+            if assumed.is_empty() {
+                self.order.undecided += 1;
+                for &t in &circle {
+                    self.pass(t);
+                }
+            }
+            for t in circle {
+                self.wake(t);
+            }
         }
+    }
+
+    /// The ranks that wait for each other.
+    fn circle(&self) -> Vec<u32> {
+        let n = self.walks.len();
+        let ahead: Vec<Vec<u32>> = (0..n as u32).map(|t| self.waits_for(t)).collect();
+        let mut back: Vec<Vec<u32>> = vec![Vec::new(); n];
+        for (t, waited) in ahead.iter().enumerate() {
+            for &other in waited {
+                back[other as usize].push(t as u32);
+            }
+        }
+        // Strongly connected: ranks in the order their search ends, then components against the edges.
+        let mut ended: Vec<u32> = Vec::new();
+        let mut seen = vec![false; n];
+        for start in 0..n as u32 {
+            let mut path: Vec<(u32, usize)> = Vec::new();
+            if !std::mem::replace(&mut seen[start as usize], true) {
+                path.push((start, 0));
+            }
+            while let Some((t, at)) = path.last_mut() {
+                let next = ahead[*t as usize].get(*at).copied();
+                *at += 1;
+                match next {
+                    Some(next) if std::mem::replace(&mut seen[next as usize], true) => {}
+                    Some(next) => path.push((next, 0)),
+                    None => {
+                        ended.push(*t);
+                        path.pop();
+                    }
+                }
+            }
+        }
+        let mut component: Vec<Option<u32>> = vec![None; n];
+        let mut size = vec![0u32; n];
+        for &root in ended.iter().rev() {
+            let mut left = vec![root];
+            while let Some(t) = left.pop() {
+                if component[t as usize].is_none() {
+                    component[t as usize] = Some(root);
+                    size[root as usize] += 1;
+                    left.extend(&back[t as usize]);
+                }
+            }
+        }
+        let in_circle = |&t: &u32| {
+            component[t as usize].is_some_and(|c| size[c as usize] > 1) || ahead[t as usize].contains(&t)
+        };
+        (0..n as u32).filter(in_circle).collect()
+    }
+
+    fn awaited(&self, t: u32) -> Option<u32> {
+        let walk = &self.walks[t as usize];
+        match walk.acts.get(walk.at) {
+            Some(&(_, Act::Enter(event) | Act::Leave(event))) => self.matching.of_event[t as usize][event as usize],
+            _ => None,
+        }
+    }
+
+    fn waits_for(&self, t: u32) -> Vec<u32> {
+        let Some(id) = self.awaited(t) else { return Vec::new() };
+        let mut givers: Vec<u32> = self.givers_missing(id).map(|m| m.timeline).collect();
+        givers.dedup();
+        givers
+    }
+
+    /// Whether a rank waits at a place where an asynchronous call is only assumed to end.
+    fn waits_where_assumed(&self, t: u32) -> bool {
+        let walk = &self.walks[t as usize];
+        match walk.acts.get(walk.at) {
+            Some(&(_, Act::Leave(event))) => self.timelines[t as usize].events[event as usize].visible_at.is_none(),
+            _ => false,
+        }
+    }
+
+    /// Moves an assumed end behind the next communication.
+    fn postpone(&mut self, t: u32) {
+        let walk = &mut self.walks[t as usize];
+        let (op, act) = walk.acts.remove(walk.at);
+        let Act::Leave(event) = act else { return };
+        let later = walk.acts[walk.at..].iter().find(|(o, a)| *o > op && matches!(a, Act::Enter(_)));
+        let place = later.map_or(u32::MAX, |&(o, _)| o);
+        let before = |&(o, a): &(u32, Act)| o < place || (o == place && matches!(a, Act::Leave(e) if e < event));
+        let at = walk.at + walk.acts[walk.at..].iter().take_while(|a| before(a)).count();
+        walk.acts.insert(at, (place, act));
     }
 
     fn wake(&mut self, t: u32) {
@@ -303,6 +400,11 @@ impl<'t> Replay<'t> {
         let Some(id) = self.matching.of_event[t as usize][event as usize] else {
             return true;
         };
+        let timeline = &self.timelines[t as usize];
+        let flow = timeline.events[event as usize].communication.flow;
+        if !sides(&self.matching.matches[id as usize], timeline.rank, flow).1 {
+            return true; // the root of a broadcast, a giver of a reduce: nothing arrives
+        }
         if self.givers_left(id) > 0 {
             if !self.meetings[id as usize].waiting.contains(&t) {
                 self.meetings[id as usize].waiting.push(t);
@@ -331,19 +433,23 @@ impl<'t> Replay<'t> {
         walk.entered = false;
     }
 
-    /// Members that give and have not entered.
+    /// How many members that give have not entered.
     fn givers_left(&self, id: u32) -> u32 {
         let entry = &self.matching.matches[id as usize];
-        let entered = self.meetings[id as usize].entered;
-        if entry.flow == Flow::All {
-            return (entry.members.len() as u32).saturating_sub(entered);
+        if entry.flow == Flow::All && entry.state != MatchState::TypeMismatch {
+            return (entry.members.len() as u32).saturating_sub(self.meetings[id as usize].entered);
         }
-        let waits = |m: &&crate::collective::Member| {
+        self.givers_missing(id).count() as u32
+    }
+
+    /// Members that give and have not entered.
+    fn givers_missing(&self, id: u32) -> impl Iterator<Item = &crate::collective::Member> {
+        let entry = &self.matching.matches[id as usize];
+        entry.members.iter().filter(move |m| {
             let rank = self.timelines[m.timeline as usize].rank;
             let flow = self.timelines[m.timeline as usize].events[m.event as usize].communication.flow;
             sides(entry, rank, flow).0 && !self.has_entered(**m)
-        };
-        entry.members.iter().filter(waits).count() as u32
+        })
     }
 
     fn has_entered(&self, member: crate::collective::Member) -> bool {
@@ -389,6 +495,10 @@ impl<'t> Replay<'t> {
         if getters.is_empty() {
             return;
         }
+        // A giver that has not entered (a circle) gives what it gives all the same.
+        for giver in &givers {
+            self.given(giver.timeline, giver.event);
+        }
         let real = givers.iter().find(|m| self.order.given_real[m.timeline as usize][m.event as usize]);
         let intended =
             givers.iter().filter_map(|m| event_of(m).given.as_ref()).fold(Kinds::NONE, |k, side| k.union(side.kinds));
@@ -398,8 +508,7 @@ impl<'t> Replay<'t> {
             (Flow::FromRoot, _, Some(root)) => vec![root],
             _ => giver_ranks.iter().chain(&entry.missing).chain(&entry.absent).copied().collect(),
         };
-        let unseen = self.givers_left(id) > 0
-            || should_give.iter().any(|r| !giver_ranks.contains(r))
+        let unseen = should_give.iter().any(|r| !giver_ranks.contains(r))
             || givers.iter().any(|m| event_of(m).given.as_ref().is_some_and(|g| !g.judged))
             || givers.iter().all(|m| event_of(m).given.is_none())
             || entry.state == MatchState::TypeMismatch;
@@ -467,7 +576,9 @@ fn walk_of(t: &Timeline) -> Walk {
     }
     acts.extend(open.into_iter().map(|(i, _)| (u32::MAX, 0, Act::Leave(i))));
     let roots = t.marks.iter().enumerate().filter(|(_, m)| m.harm && m.cause != Cause::Received);
-    acts.extend(roots.take(CANDIDATES_PER_RANK).map(|(i, m)| (m.at.op, 1, Act::Root(i as u32))));
+    // A register is read when the call is over.
+    let class = |m: &crate::timeline::Mark| if m.cause == Cause::Register { 3 } else { 1 };
+    acts.extend(roots.take(CANDIDATES_PER_RANK).map(|(i, m)| (m.at.op, class(m), Act::Root(i as u32))));
     acts.sort_by_key(|&(op, class, act)| {
         (
             op,

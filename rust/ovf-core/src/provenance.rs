@@ -12,9 +12,9 @@
 //!
 //! What finds nothing is *unexplained*: nobody on this rank produced it.
 
-use std::hash::{Hash, Hasher};
+use std::hash::{DefaultHasher, Hash, Hasher};
 
-use rustc_hash::{FxHashMap, FxHasher};
+use rustc_hash::FxHashMap;
 
 use crate::op::{Kinds, TensorStat};
 
@@ -51,6 +51,10 @@ pub(crate) struct Seen {
     pub(crate) kinds: Kinds,
     live: bool,
     read: bool,
+    /// Overwritten: explains nothing any more.
+    gone: bool,
+    /// The value that this one hides in each map of [`Maps`].
+    hides: [Option<u32>; 3],
 }
 
 /// How a value is entered.
@@ -61,12 +65,13 @@ pub(crate) struct Entry {
     /// Whether [`Link::Near`] may end here.
     pub(crate) near: bool,
     pub(crate) from_communication: bool,
+    /// Whether it is the gradient of a weight: no gradient is computed from it.
+    pub(crate) of_weight: bool,
 }
 
-/// All non-finite values seen so far on one rank.
+/// Values by what identifies them, the most recent of each.
 #[derive(Debug, Default)]
-pub(crate) struct Values {
-    seen: Vec<Seen>,
+struct Maps {
     exact: FxHashMap<u64, u32>,
     same_count: FxHashMap<u64, u32>,
     same_statistics: FxHashMap<u64, u32>,
@@ -75,16 +80,25 @@ pub(crate) struct Values {
     near_communications: Vec<u32>,
 }
 
+/// All non-finite values seen so far on one rank.
+#[derive(Debug, Default)]
+pub(crate) struct Values {
+    seen: Vec<Seen>,
+    usual: Maps,
+    weight_gradients: Maps,
+}
+
 fn bits(stat: Option<f64>) -> u64 {
     match stat {
         None => 1,
         Some(n) if n.is_nan() => 2, // NaNs of any payload are one
-        Some(n) => n.to_bits(),
+        Some(n) => (n + 0.0).to_bits(), // -0.0 is 0.0
     }
 }
 
+/// A key stands for what it was made of, so it must not collide: Fx does, for (inf, -1.0) and (1.0, -inf).
 fn hash(parts: impl Hash) -> u64 {
-    let mut hasher = FxHasher::default();
+    let mut hasher = DefaultHasher::new();
     parts.hash(&mut hasher);
     hasher.finish()
 }
@@ -116,51 +130,64 @@ impl Values {
     /// Enters a written value.
     pub(crate) fn enter(&mut self, t: &TensorStat, entry: Entry) {
         let id = self.seen.len() as u32;
-        self.seen.push(Seen { node: entry.node, meaning: entry.meaning, kinds: t.kinds(), live: true, read: false });
-        self.exact.insert(exact_key(t), id);
-        self.same_count.insert(count_key(t), id);
-        if let Some(key) = statistics_key(t) {
-            self.same_statistics.insert(key, id);
-        }
+        let maps = if entry.of_weight { &mut self.weight_gradients } else { &mut self.usual };
+        let hides = [
+            maps.exact.insert(exact_key(t), id),
+            maps.same_count.insert(count_key(t), id),
+            statistics_key(t).and_then(|key| maps.same_statistics.insert(key, id)),
+        ];
         if entry.near && entry.meaning == Meaning::Real {
-            self.near.push(id);
+            maps.near.push(id);
             if entry.from_communication {
-                self.near_communications.push(id);
+                maps.near_communications.push(id);
             }
         }
+        let kinds = t.kinds();
+        let Entry { node, meaning, .. } = entry;
+        self.seen.push(Seen { node, meaning, kinds, live: true, read: false, gone: false, hides });
     }
 
     /// The value `t` came from. A weight (`is_parameter`) is not explained by just any value that is near: only by
-    /// one that a communication delivered (gathered shards).
-    pub(crate) fn find(&mut self, t: &TensorStat, is_parameter: bool) -> Option<(u32, Link)> {
-        let found = self.find_recorded(t);
-        let garbage = found.is_some_and(|(id, _)| self.seen[id as usize].meaning == Meaning::Garbage);
-        let found = match found {
-            Some(hit) if !garbage => Some(hit),
-            _ => {
-                // Garbage explains a value only where nothing real that came later could.
-                let near = self.near(t, is_parameter).filter(|&id| found.is_none_or(|(g, _)| id > g));
-                near.map(|id| (id, Link::Near)).or(found)
-            }
-        };
+    /// one that a communication delivered (gathered shards). A gradient (`is_gradient`) is not computed from the
+    /// gradient of a weight; all else looks there last.
+    pub(crate) fn find(&mut self, t: &TensorStat, is_parameter: bool, is_gradient: bool) -> Option<(u32, Link)> {
+        let mut found = Self::find_in(&self.seen, &mut self.usual, t, is_parameter);
+        if !is_gradient && found.is_none_or(|(id, _)| self.seen[id as usize].meaning == Meaning::Garbage) {
+            found = Self::find_in(&self.seen, &mut self.weight_gradients, t, is_parameter).or(found);
+        }
         if let Some((id, _)) = found {
             self.seen[id as usize].read = true;
         }
         found
     }
 
-    fn find_recorded(&self, t: &TensorStat) -> Option<(u32, Link)> {
-        if let Some(&id) = self.exact.get(&exact_key(t)) {
-            return Some((id, Link::Exact));
+    fn find_in(seen: &[Seen], maps: &mut Maps, t: &TensorStat, is_parameter: bool) -> Option<(u32, Link)> {
+        let found = Self::find_recorded(seen, maps, t);
+        if found.is_some_and(|(id, _)| seen[id as usize].meaning != Meaning::Garbage) {
+            return found;
         }
-        let by_count = self.same_count.get(&count_key(t));
-        let by_statistics = || statistics_key(t).and_then(|k| self.same_statistics.get(&k));
-        by_count.or_else(by_statistics).map(|&id| (id, Link::Reshaped))
+        // Garbage explains a value only where nothing real that came later could.
+        let near = Self::near(seen, maps, t, is_parameter).filter(|&id| found.is_none_or(|(g, _)| id > g));
+        near.map(|id| (id, Link::Near)).or(found)
     }
 
-    fn near(&mut self, t: &TensorStat, is_parameter: bool) -> Option<u32> {
-        let seen = &self.seen;
-        let list = if is_parameter { &mut self.near_communications } else { &mut self.near };
+    fn find_recorded(seen: &[Seen], maps: &Maps, t: &TensorStat) -> Option<(u32, Link)> {
+        let last = |map: &FxHashMap<u64, u32>, key: u64, which: usize| {
+            let mut at = map.get(&key).copied();
+            while let Some(id) = at.filter(|&id| seen[id as usize].gone) {
+                at = seen[id as usize].hides[which];
+            }
+            at
+        };
+        if let Some(id) = last(&maps.exact, exact_key(t), 0) {
+            return Some((id, Link::Exact));
+        }
+        let by_statistics = || statistics_key(t).and_then(|key| last(&maps.same_statistics, key, 2));
+        last(&maps.same_count, count_key(t), 1).or_else(by_statistics).map(|id| (id, Link::Reshaped))
+    }
+
+    fn near(seen: &[Seen], maps: &mut Maps, t: &TensorStat, is_parameter: bool) -> Option<u32> {
+        let list = if is_parameter { &mut maps.near_communications } else { &mut maps.near };
         while list.last().is_some_and(|&id| !seen[id as usize].live) {
             list.pop();
         }
@@ -186,12 +213,10 @@ impl Values {
 
     /// The buffer was overwritten: garbage in it is gone.
     pub(crate) fn overwrite(&mut self, t: &TensorStat) {
-        let key = exact_key(t);
-        if let Some(&id) = self.exact.get(&key)
+        if let Some((id, Link::Exact)) = Self::find_recorded(&self.seen, &self.usual, t)
             && self.seen[id as usize].meaning == Meaning::Garbage
         {
-            self.exact.remove(&key);
-            self.same_count.remove(&count_key(t));
+            self.seen[id as usize].gone = true;
         }
     }
 }
@@ -212,7 +237,7 @@ mod tests {
     }
 
     fn real(node: NodeId) -> Entry {
-        Entry { node, meaning: Meaning::Real, near: true, from_communication: false }
+        Entry { node, meaning: Meaning::Real, near: true, from_communication: false, of_weight: false }
     }
 
     #[test]
@@ -221,36 +246,63 @@ mod tests {
         let nan = value(&[2, 3], f64::NAN, f64::NAN);
         values.enter(&nan, real(1));
         values.enter(&nan, real(2));
-        let (id, link) = values.find(&nan, false).expect("found");
+        let (id, link) = values.find(&nan, false, false).expect("found");
         assert_eq!((values.get(id).node, link), (2, Link::Exact));
         let view = value(&[6], f64::NAN, f64::NAN);
-        assert_eq!(values.find(&view, false).map(|f| f.1), Some(Link::Reshaped));
-        assert_eq!(values.find(&value(&[7], f64::NAN, f64::NAN), false).map(|f| f.1), Some(Link::Near));
+        assert_eq!(values.find(&view, false, false).map(|f| f.1), Some(Link::Reshaped));
+        assert_eq!(values.find(&value(&[7], f64::NAN, f64::NAN), false, false).map(|f| f.1), Some(Link::Near));
     }
 
     #[test]
     fn absorbed_values_explain_nothing_near() {
         let mut values = Values::default();
         values.enter(&value(&[3], f64::NAN, f64::NAN), real(1));
-        let (id, _) = values.find(&value(&[3], f64::NAN, f64::NAN), false).expect("found");
+        let (id, _) = values.find(&value(&[3], f64::NAN, f64::NAN), false, false).expect("found");
         values.absorb(id);
-        assert!(values.find(&value(&[8], f64::NAN, f64::NAN), false).is_none());
+        assert!(values.find(&value(&[8], f64::NAN, f64::NAN), false, false).is_none());
     }
 
     #[test]
     fn weights_and_masks_are_not_explained_by_what_is_near() {
         let mut values = Values::default();
         values.enter(&value(&[3], f64::NAN, f64::NAN), real(1));
-        assert!(values.find(&value(&[8, 8], f64::NAN, f64::NAN), true).is_none());
-        assert!(values.find(&value(&[5, 5], 0.0, f64::NEG_INFINITY), false).is_none());
+        assert!(values.find(&value(&[8, 8], f64::NAN, f64::NAN), true, false).is_none());
+        assert!(values.find(&value(&[5, 5], 0.0, f64::NEG_INFINITY), false, false).is_none());
         values.enter(&value(&[9], f64::NAN, 1.0), Entry { from_communication: true, ..real(2) });
-        assert!(values.find(&value(&[8, 8], f64::NAN, f64::NAN), true).is_some());
+        assert!(values.find(&value(&[8, 8], f64::NAN, f64::NAN), true, false).is_some());
     }
 
     #[test]
     fn slices_keep_telling_statistics() {
         let mut values = Values::default();
         values.enter(&value(&[8], f64::INFINITY, -0.5), real(4));
-        assert_eq!(values.find(&value(&[4], f64::INFINITY, -0.5), false).map(|f| f.1), Some(Link::Reshaped));
+        assert_eq!(values.find(&value(&[4], f64::INFINITY, -0.5), false, false).map(|f| f.1), Some(Link::Reshaped));
+    }
+
+    #[test]
+    fn what_overwritten_garbage_hid_is_found_again() {
+        let mut values = Values::default();
+        let nan = value(&[2, 3], f64::NAN, f64::NAN);
+        values.enter(&nan, real(1));
+        values.enter(&nan, Entry { meaning: Meaning::Garbage, ..real(2) });
+        values.overwrite(&nan);
+        let (id, link) = values.find(&nan, false, false).expect("found");
+        assert_eq!((values.get(id).node, link), (1, Link::Exact));
+    }
+
+    #[test]
+    fn gradients_are_not_computed_from_gradients_of_weights() {
+        let mut values = Values::default();
+        let nan = value(&[2, 3], f64::NAN, f64::NAN);
+        values.enter(&nan, Entry { of_weight: true, ..real(1) });
+        assert!(values.find(&nan, false, true).is_none());
+        assert!(values.find(&nan, false, false).is_some());
+    }
+
+    #[test]
+    fn statistics_that_mirror_each_other_are_told_apart() {
+        let mut values = Values::default();
+        values.enter(&value(&[4], 1.0, f64::NEG_INFINITY), Entry { meaning: Meaning::Intended, ..real(1) });
+        assert!(values.find(&value(&[7], f64::INFINITY, -1.0), false, false).is_none());
     }
 }

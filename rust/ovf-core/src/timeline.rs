@@ -340,6 +340,7 @@ struct Builder<'a> {
     /// Last bad backward record of each module, and last bad forward record.
     backwards: FxHashMap<u64, NodeId>,
     module_forwards: FxHashMap<u64, NodeId>,
+    registers: bool,
     register: Option<NodeId>,
     groups: Vec<GroupKey>,
     events: Vec<Event>,
@@ -431,6 +432,7 @@ impl<'a> Builder<'a> {
             gradients: Vec::new(),
             backwards: FxHashMap::default(),
             module_forwards: FxHashMap::default(),
+            registers: false,
             register: None,
             groups: Vec::new(),
             events: Vec::new(),
@@ -466,19 +468,13 @@ impl<'a> Builder<'a> {
     }
 
     fn walk(&mut self) {
-        self.walk_ops(self.index.task.as_deref() == Some("nan_check"));
-        if !self.has_statistics && self.look_for_statistics() {
-            // A dump of registers that does not say so in its header.
-            self.counts = Counts::default();
-            self.walk_ops(true);
-        }
-    }
-
-    fn walk_ops(&mut self, registers: bool) {
+        let (values, registers) = self.what_can_be_judged();
+        self.has_statistics = values || registers;
+        self.registers = self.index.task.as_deref() == Some("nan_check") || (registers && !values);
         for i in 0..self.index.entries.len() {
             let entry = self.index.entries[i];
             let communicates = self.rules.is_communication_name(entry.name(self.bytes));
-            if !entry.non_finite && !communicates && !registers {
+            if !entry.non_finite && !communicates && !self.registers {
                 continue;
             }
             let raw = self.name(i as u32);
@@ -507,23 +503,22 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Looks for anything that can be judged: xor and structure dumps hold no statistics. True when the first such
-    /// thing is a register.
-    fn look_for_statistics(&mut self) -> bool {
-        for entry in &self.index.entries {
-            let Ok(op) = parse_op(entry.body(self.bytes), Part::All { recorded: true }) else {
+    /// Whether a value has statistics, and if none has, whether a register was read: xor and structure dumps hold
+    /// neither. Most dumps show it in their first record.
+    fn what_can_be_judged(&self) -> (bool, bool) {
+        let mut registers = false;
+        for (i, entry) in self.index.entries.iter().enumerate() {
+            let direction = OpName::parse(&self.name(i as u32)).direction;
+            let recorded = matches!(direction, Direction::ParametersGrad | Direction::Debug);
+            let Ok(op) = parse_op(entry.body(self.bytes), Part::All { recorded }) else {
                 continue;
             };
-            let judged = |a: &Argument| matches!(&a.value, Value::Tensor(t) if t.has_statistics());
-            if op.arguments.iter().any(judged) {
-                self.has_statistics = true;
-                return false;
+            if op_has_values(&op) {
+                return (true, registers);
             }
-            if op.register.is_some() {
-                return true;
-            }
+            registers |= op.register.is_some();
         }
-        false
+        (false, registers)
     }
 
     // --- one compute op -------------------------------------------------------------------------------------------
@@ -546,7 +541,6 @@ impl<'a> Builder<'a> {
             let is_output = slot.field == Field::Output || (recorded && slot.field == Field::Recorded);
             match &argument.value {
                 Value::Tensor(t) => {
-                    self.has_statistics |= t.has_statistics();
                     if is_output {
                         evidence.has_output |= t.has_statistics() && t.is_floating();
                         if !t.kinds().is_finite() {
@@ -567,13 +561,10 @@ impl<'a> Builder<'a> {
                 _ => {}
             }
         }
-        if op.register.is_some() {
-            self.has_statistics = true;
-        }
         if bad_inputs.is_empty() && bad_outputs.is_empty() {
             let state = if op.register == Some(true) && !evidence.has_output {
                 self.register(i)
-            } else if op.register.is_none() && !op_has_values(op) {
+            } else if self.registers && op.register.is_none() && !op_has_values(op) {
                 OpState::Unknown
             } else {
                 OpState::Clean
@@ -611,6 +602,7 @@ impl<'a> Builder<'a> {
         bad_inputs: &[&Argument],
         bad_outputs: &[&TensorStat],
     ) {
+        let is_gradient = name.direction == Direction::Backward;
         let mut real: Vec<(Link, NodeId, u32)> = Vec::new();
         let mut masks: Vec<NodeId> = Vec::new();
         let mut conditions: Vec<u32> = Vec::new();
@@ -621,7 +613,7 @@ impl<'a> Builder<'a> {
                 continue;
             };
             let is_parameter = argument.slot.field == Field::Parameters || rules.names(Is::Parameters, argument);
-            if let Some((id, link)) = self.values.find(t, is_parameter) {
+            if let Some((id, link)) = self.values.find(t, is_parameter, is_gradient) {
                 let seen = *self.values.get(id);
                 read.push((id, link));
                 match seen.meaning {
@@ -663,7 +655,7 @@ impl<'a> Builder<'a> {
         let mut inside = Inside::Clean { has_children: false };
         if judgement == Judgement::Origin && !op.has_inputs && name.direction == Direction::Forward {
             // A dump of outputs alone: whether the inputs were finite is told by what came before.
-            if let Some((id, link)) = bad_outputs.first().and_then(|t| self.values.find(t, false)) {
+            if let Some((id, link)) = bad_outputs.first().and_then(|t| self.values.find(t, false, false)) {
                 let seen = *self.values.get(id);
                 if seen.meaning == Meaning::Real {
                     real.push((link, seen.node, id));
@@ -732,7 +724,7 @@ impl<'a> Builder<'a> {
                 self.slots.entry(id).or_insert_with(|| slot.clone());
             }
             let near = !evidence.carries;
-            self.values.enter(t, provenance::Entry { node: id, meaning: *meaning, near, from_communication: false });
+            self.values.enter(t, provenance::Entry { node: id, meaning: *meaning, near, from_communication: false, of_weight: false });
         }
         let meaning = match judgement {
             Judgement::Intended => Meaning::Intended,
@@ -741,7 +733,8 @@ impl<'a> Builder<'a> {
         };
         let near = meaning == Meaning::Real && !(judgement == Judgement::Unexplained && evidence.carries);
         for t in bad_outputs {
-            self.values.enter(t, provenance::Entry { node: id, meaning, near, from_communication: false });
+            let of_weight = name.direction == Direction::ParametersGrad;
+            self.values.enter(t, provenance::Entry { node: id, meaning, near, from_communication: false, of_weight });
         }
         if name.direction == Direction::Forward && (is_real || evidence.real || evidence.unexplained) {
             self.forwards.insert(key_of(name), id);
@@ -808,7 +801,7 @@ impl<'a> Builder<'a> {
                 self.graph.node_mut(id).real = true;
                 self.values.enter(
                     &written,
-                    provenance::Entry { node: id, meaning: Meaning::Real, near: true, from_communication: false },
+                    provenance::Entry { node: id, meaning: Meaning::Real, near: true, from_communication: false, of_weight: false },
                 );
             }
         }
@@ -890,7 +883,8 @@ impl<'a> Builder<'a> {
         let in_span = |graph: &Graph, id: NodeId| graph.node(id).op >= start && graph.node(id).op < i;
         let mut found = None;
         for t in bad_outputs {
-            let Some((id, Link::Exact)) = self.values.find(t, false) else {
+            let is_gradient = name.direction == Direction::Backward;
+            let Some((id, Link::Exact)) = self.values.find(t, false, is_gradient) else {
                 continue;
             };
             let seen = *self.values.get(id);
@@ -950,7 +944,11 @@ impl<'a> Builder<'a> {
         let Some(row) = self.rules.communication(name) else {
             return;
         };
-        let mut state = OpState::Clean;
+        let mut state = match op.register {
+            Some(true) if self.registers => self.register(i),
+            None if self.registers && !op_has_values(op) => OpState::Unknown,
+            _ => OpState::Clean,
+        };
         for exchange in exchanges(op, i, name, row) {
             let got = self.exchange(i, exchange);
             if got != OpState::Clean {
@@ -986,7 +984,7 @@ impl<'a> Builder<'a> {
 
     /// A batched call may be followed by records of the calls made inside it.
     fn supersede(&mut self, inner: &Communication) {
-        if inner.item > 0 || !matches!(inner.api.as_str(), "isend" | "irecv") {
+        if inner.batched || !matches!(inner.api.as_str(), "isend" | "irecv") {
             return;
         }
         let mut next = inner.op;
@@ -995,13 +993,7 @@ impl<'a> Builder<'a> {
             if outer.op + 1 < next || !matches!(outer.api.as_str(), "isend" | "irecv") {
                 return;
             }
-            let in_batch = self.classes.get(outer.op as usize).is_some()
-                && self.index.entries[outer.op as usize].name(self.bytes).windows(5).any(|w| w == b"batch");
-            if in_batch
-                && outer.op < inner.op
-                && !outer.superseded
-                && (&outer.api, outer.peer) == (&inner.api, inner.peer)
-            {
+            if outer.batched && !outer.superseded && (&outer.api, outer.peer) == (&inner.api, inner.peer) {
                 outer.superseded = true;
                 return;
             }
@@ -1014,14 +1006,13 @@ impl<'a> Builder<'a> {
             return None;
         }
         let mut side = Side::of(contributed);
-        self.has_statistics |= side.judged;
         if side.kinds.is_finite() {
             return Some(side);
         }
         let mut sources: Vec<(Link, NodeId, u32)> = Vec::new();
         let mut outside: Vec<(&TensorStat, String)> = Vec::new();
         for (argument, t) in contributed.iter().filter(|(_, t)| !t.kinds().is_finite()) {
-            match self.values.find(t, false) {
+            match self.values.find(t, false, false) {
                 Some((id, link)) if self.values.get(id).meaning == Meaning::Real => {
                     sources.push((link, self.values.get(id).node, id));
                 }
@@ -1051,7 +1042,7 @@ impl<'a> Builder<'a> {
             self.shapes.insert(id, Shapes { bad_in: Some(shape_of(t)), bad_out: None });
             self.values.enter(
                 t,
-                provenance::Entry { node: id, meaning: Meaning::Real, near: true, from_communication: false },
+                provenance::Entry { node: id, meaning: Meaning::Real, near: true, from_communication: false, of_weight: false },
             );
             self.given.push((event, id));
         }
@@ -1063,7 +1054,6 @@ impl<'a> Builder<'a> {
             return None;
         }
         let mut side = Side::of(received);
-        self.has_statistics |= side.judged;
         if side.kinds.is_finite() {
             return Some(side);
         }
@@ -1076,7 +1066,7 @@ impl<'a> Builder<'a> {
         let id = self.graph.add(node);
         let meaning = if side.real { Meaning::Real } else { Meaning::Intended };
         for (_, t) in received.iter().filter(|(_, t)| !t.kinds().is_finite()) {
-            self.values.enter(t, provenance::Entry { node: id, meaning, near: !unreliable, from_communication: true });
+            self.values.enter(t, provenance::Entry { node: id, meaning, near: !unreliable, from_communication: true, of_weight: false });
         }
         self.got.push((event, id));
         Some(side)

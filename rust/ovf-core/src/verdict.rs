@@ -13,7 +13,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::collective::{Match, MatchState, Matching};
 use crate::op::{Kinds, Rank};
-use crate::order::{Candidate, Ordering, Receipt, Source, sides};
+use crate::order::{CANDIDATES_PER_RANK, Candidate, Ordering, Receipt, Source, sides};
 use crate::report::{
     Certainty, CommunicationReport, Finding, FindingKind, Hop, Note, PathStep, RankOp, RankReport, Report,
     SCHEMA_VERSION, Spread, Unreadable, Verdict,
@@ -446,7 +446,11 @@ impl Assembler<'_> {
         if let Some((head, rest)) = findings.split_first_mut() {
             head.concurrent = rest.iter().any(|f| f.concurrent);
         }
-        let omitted: u32 = self.timelines.iter().map(|t| t.marks_omitted).sum();
+        let unordered = |t: &Timeline| {
+            let harmful = t.marks.iter().filter(|m| m.harm && m.cause != Cause::Received).count();
+            harmful.saturating_sub(CANDIDATES_PER_RANK) as u32
+        };
+        let omitted: u32 = self.timelines.iter().map(|t| t.marks_omitted + unordered(t)).sum();
         let judged = self.timelines.iter().any(|t| t.has_statistics);
         let verdict = match (findings.is_empty(), judged) {
             (false, _) => Verdict::Overflow,
