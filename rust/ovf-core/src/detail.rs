@@ -11,6 +11,7 @@ use crate::parse::{Part, parse_op};
 use crate::report::{Finding, FindingKind, Hint, ValueReport};
 use crate::rules::{HintFacts, Rules};
 use crate::source::{Bytes, RankSource};
+use crate::token::Cursor;
 use crate::verdict::Located;
 
 /// Findings whose details are looked up; beyond them only names and places are given.
@@ -76,6 +77,31 @@ fn values(finding: &mut Finding, bytes: &[u8], (at, len): (u64, u64)) {
         }
     }
     finding.only_in_recompute |= op.is_recompute;
+    if name.direction == Direction::Backward {
+        finding.forward_inputs = forward_inputs(bytes, &name).unwrap_or_default();
+    }
+}
+
+/// What the forward call of a backward op took in: a derivative goes bad where the forward input is special.
+fn forward_inputs(bytes: &[u8], name: &OpName) -> Option<Vec<ValueReport>> {
+    let number = name.call_index?;
+    let forward = if name.is_module() {
+        format!("\"{}.forward.{number}\"", name.base)
+    } else {
+        format!("\"{}.{number}.forward\"", name.base)
+    };
+    let at = memchr::memmem::find(bytes, forward.as_bytes())?;
+    let mut cursor = Cursor::new(bytes, at + forward.len());
+    cursor.expect(b':', "':'").ok()?;
+    cursor.skip_space();
+    let start = cursor.at;
+    cursor.skip_value().ok()?;
+    let op = parse_op(&bytes[start..cursor.at], Part::Inputs).ok()?;
+    let inputs = op.arguments.iter().filter_map(|a| match &a.value {
+        Value::Tensor(t) if a.slot.field.is_input() => Some(value(a.slot.to_string(), t)),
+        _ => None,
+    });
+    Some(inputs.collect())
 }
 
 fn value(slot: String, t: &TensorStat) -> ValueReport {

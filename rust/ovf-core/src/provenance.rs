@@ -91,7 +91,7 @@ pub(crate) struct Values {
 fn bits(stat: Option<f64>) -> u64 {
     match stat {
         None => 1,
-        Some(n) if n.is_nan() => 2, // NaNs of any payload are one
+        Some(n) if n.is_nan() => 2,     // NaNs of any payload are one
         Some(n) => (n + 0.0).to_bits(), // -0.0 is 0.0
     }
 }

@@ -724,7 +724,10 @@ impl<'a> Builder<'a> {
                 self.slots.entry(id).or_insert_with(|| slot.clone());
             }
             let near = !evidence.carries;
-            self.values.enter(t, provenance::Entry { node: id, meaning: *meaning, near, from_communication: false, of_weight: false });
+            self.values.enter(
+                t,
+                provenance::Entry { node: id, meaning: *meaning, near, from_communication: false, of_weight: false },
+            );
         }
         let meaning = match judgement {
             Judgement::Intended => Meaning::Intended,
@@ -801,7 +804,13 @@ impl<'a> Builder<'a> {
                 self.graph.node_mut(id).real = true;
                 self.values.enter(
                     &written,
-                    provenance::Entry { node: id, meaning: Meaning::Real, near: true, from_communication: false, of_weight: false },
+                    provenance::Entry {
+                        node: id,
+                        meaning: Meaning::Real,
+                        near: true,
+                        from_communication: false,
+                        of_weight: false,
+                    },
                 );
             }
         }
@@ -1042,7 +1051,13 @@ impl<'a> Builder<'a> {
             self.shapes.insert(id, Shapes { bad_in: Some(shape_of(t)), bad_out: None });
             self.values.enter(
                 t,
-                provenance::Entry { node: id, meaning: Meaning::Real, near: true, from_communication: false, of_weight: false },
+                provenance::Entry {
+                    node: id,
+                    meaning: Meaning::Real,
+                    near: true,
+                    from_communication: false,
+                    of_weight: false,
+                },
             );
             self.given.push((event, id));
         }
@@ -1066,7 +1081,10 @@ impl<'a> Builder<'a> {
         let id = self.graph.add(node);
         let meaning = if side.real { Meaning::Real } else { Meaning::Intended };
         for (_, t) in received.iter().filter(|(_, t)| !t.kinds().is_finite()) {
-            self.values.enter(t, provenance::Entry { node: id, meaning, near: !unreliable, from_communication: true, of_weight: false });
+            self.values.enter(
+                t,
+                provenance::Entry { node: id, meaning, near: !unreliable, from_communication: true, of_weight: false },
+            );
         }
         self.got.push((event, id));
         Some(side)
