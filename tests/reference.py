@@ -1443,7 +1443,9 @@ def order(ranks, found, candidates):
     reach = {place: reachable(after, place) for place in place_of.values()}
 
     def precedes(a, b):
-        return place_of[id(b)] in reach[place_of[id(a)]]
+        # What is made by a communication stands on its first getter: that rank's past comes before it.
+        end = place_of[id(b)] if b.node else ("leave", b.getters[0])
+        return end in reach[place_of[id(a)]]
 
     for c in candidates:
         c.before = [o for o in candidates if not o.demoted and o is not c and precedes(o, c)]
@@ -1459,6 +1461,9 @@ def order(ranks, found, candidates):
 
     for c in candidates:
         c.depth = depth[place_of[id(c)]]
+        if not c.node:
+            past = [p for p in before["leave", c.getters[0]] if p != place_of[id(c)]]
+            c.depth = max([c.depth, *(depth[p] + (p[0] == "met") for p in past)])
         c.layer = layer(c)
 
 
@@ -1644,9 +1649,10 @@ def analyse(step_dir):
     settle_receipts(ranks, found)
     candidates = make_candidates(ranks, found)
     order(ranks, found, candidates)
-    causes = blame(ranks, candidates)
+    blame(ranks, candidates)
     hidden = classify(ranks, candidates)
     ranked = rank_candidates(candidates, hidden)
+    flooded = flood(ranks, found, ranked[0]) if ranked else []
     findings = merge(ranked)
     for c in findings[1:]:
         c.concurrent = findings[0] not in c.before and c.evidence != 3
@@ -1680,7 +1686,7 @@ def analyse(step_dir):
                 "ops": len(r.ops),
                 "counts": {s: r.states.count(s) for s in STATES},
                 "first_bad": None if r.first_bad is None else (r.first_bad, r.ops[r.first_bad].raw),
-                "reached_by": reached_by(r, ranked, causes),
+                "reached_by": reached_by(r, ranked, flooded),
             }
             for r in ranks
         ],
@@ -1692,12 +1698,32 @@ def analyse(step_dir):
 def members_of(c):
     if c.node:
         return sorted((m.rank.number, m.raw) for m in c.merged)
-    return [(e.rank, e.raw) for e in c.getters[1:]]
+    sender = c.match.members[:1] if c.match.pair and c.cause != "entered" else []
+    return [(e.rank, e.raw) for e in (*c.getters[1:], *sender)]
 
 
-def reached_by(rank, ranked, causes):
+def reached_by(rank, ranked, flooded):
     if not ranked:
         return None
     if ranked[0].rank is rank:
         return "origin"
-    return "communication" if any(causes[id(m)] is ranked[0] for m in rank.marks) else None
+    return "communication" if any(m in flooded for m in rank.marks) else None
+
+
+def flood(ranks, found, first):
+    """All roots that the first overflow leads to, over every communication that its value entered."""
+    todo = [first.node] if first.node else [e.got.node.root for e in first.getters]
+    reached: list = []
+    while todo:
+        root = todo.pop()
+        if root in reached:
+            continue
+        reached.append(root)
+        for match in found:
+            if any(e.given and e.given.node and e.given.node.root is root for e in match.members):
+                todo += [e.got.node.root for e in match.members if e.receipt == "propagated"]
+    first.reach = max(first.reach, sum(sum(n.root in reached and (n.real or n is n.root) for n in r.nodes) for r in ranks))
+    ranks_reached = {r.number for r in ranks if any(m in reached for m in r.marks)}
+    if len(ranks_reached) > len(first.reached):
+        first.reached = ranks_reached
+    return reached
