@@ -127,13 +127,13 @@ def trace_rank(
 
     Returns:
         `{"rank", "rank_path", "anomaly_count", "first_anomaly", "all_anomalies", "warnings"}`. An anomaly has
-        `op_name`, `exec_order` (place in the file, from 0), `output` (as dumped), `output_has_nan`, `input_has_nan`,
-        `input_info` (`[{"shape", "Max", "dtype"}]`), `construct_chain` (the op up to the root), `stack_info`, `cause`
+        `op_name`, `exec_order` (place in the file, from 0), `output` (as dumped, non-finite numbers as text), `output_has_nan`, `output_class`, `input_has_nan`,
+        `input_info` (`[{"shape", "Max", "Min", "dtype"}]`, statistics as text), `construct_chain` (the op up to the root), `stack_info`, `cause`
         and `harm` (whether it reaches loss, gradient, state or communication). `first_anomaly` is `None` when the
         rank is clean.
 
     Raises:
-        KeyError: No such rank.
+        ValueError: No such rank or step.
         FileNotFoundError, ovf.DumpFormatError, ValueError, OSError: As for `find_first_overflow`.
     """
     found = _core.discover(path)
@@ -144,6 +144,9 @@ def trace_rank(
             msg = f"{path}: has ranks {there}; say which one (rank=, --rank)"
             raise ValueError(msg)
         rank = there[0]
+    if rank not in there:
+        msg = f"{path}: no rank {rank}; it has {there}"
+        raise ValueError(msg)
     text, outputs = _core.trace(path, index, rank, rules=rules)
     data = json.loads(text)
     anomalies = [_anomaly(a, o) for a, o in zip(data["anomalies"], outputs, strict=True)]
@@ -169,9 +172,11 @@ def trace_rank(
 
 
 def _anomaly(data: dict[str, Any], output: str) -> dict[str, Any]:
-    info = [{"shape": shape, "Max": top, "dtype": dtype} for shape, top, dtype in data["input_info"]]
+    info = [
+        {"shape": shape, "Max": top, "Min": low, "dtype": dtype} for shape, top, low, dtype in data["input_info"]
+    ]
     try:
-        parsed = json.loads(output)
+        parsed = json.loads(output, parse_constant=str)  # bare NaN as "NaN": the trace is strict JSON
     except (ValueError, RecursionError):
         parsed = output
     return {
@@ -179,6 +184,7 @@ def _anomaly(data: dict[str, Any], output: str) -> dict[str, Any]:
         "exec_order": data["exec_order"],
         "output": parsed,
         "output_has_nan": data["output_has_nan"],
+        "output_class": data["output_class"],
         "input_has_nan": data["input_has_nan"],
         "input_info": info,
         "construct_chain": data["construct_chain"],

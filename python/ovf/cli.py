@@ -14,23 +14,31 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import rich_click as click
-from rich.console import Console
-
 import ovf
-from ovf.report import write_new
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    import rich_click as click
+    from rich.console import Console
+    from rich_click import RichGroup as _Group
+
     from ovf.report import Report
+elif len(sys.argv) > 1 and not {"-h", "--help"} & set(sys.argv):
+    # rich-click takes longer to import than most dumps to read; only help needs it.
+    import click
+    from click import Group as _Group
+else:
+    import rich_click as click
+    from rich_click import RichGroup as _Group
+
+    click.rich_click.TEXT_MARKUP = "markdown"
 
 _USAGE = 2
 _INTERRUPTED = 130
-click.rich_click.TEXT_MARKUP = "markdown"
 
 
-class _Lazy(click.RichGroup):
+class _Lazy(_Group):
     """A group whose `npu` part is imported only when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -222,6 +230,8 @@ def _print(report: Report, form: str, *, seconds: float, top: int, verbose: bool
 
 
 def _console(color: str = "auto") -> Console:
+    from rich.console import Console  # noqa: PLC0415 - only for the screen
+
     if color == "always":
         return Console(force_terminal=True, color_system="standard")
     if color == "never":
@@ -240,11 +250,19 @@ def _write_file(report: Report, form: str, path: Path, dump: Path, *, seconds: f
     else:
         import io  # noqa: PLC0415 - only for this form
 
+        from rich.console import Console  # noqa: PLC0415 - only for this form
+
         from ovf.render.text import render  # noqa: PLC0415 - only for this form
 
         buffer = io.StringIO()
         render(report, Console(file=buffer, width=160), seconds=seconds, top=top, verbose=verbose)
         text = buffer.getvalue()
+    _write_new(path, text, dump)
+
+
+def _write_new(path: Path, text: str, dump: Path) -> None:
+    from ovf.report import write_new  # noqa: PLC0415 - the core is not needed for --help
+
     write_new(path, text, dump)
 
 
@@ -267,6 +285,7 @@ def _progress(*, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
     if quiet or not sys.stderr.isatty():
         yield None
         return
+    from rich.console import Console  # noqa: PLC0415 - only on a terminal
     from rich.progress import (  # noqa: PLC0415 - only on a terminal
         BarColumn,
         DownloadColumn,
@@ -373,7 +392,7 @@ def _json_out(data: dict[str, Any], folder: Path | None, name: str, dump: Path) 
         return
     target = folder if folder.suffix == ".json" else folder / name
     target.parent.mkdir(parents=True, exist_ok=True)
-    write_new(target, text, dump)
+    _write_new(target, text, dump)
     click.echo(f"wrote {target}")
 
 

@@ -249,7 +249,7 @@ fn same_item(path: &[Segment], item: &[Segment]) -> bool {
 mod tests {
     use super::*;
     use crate::op::Kinds;
-    use crate::parse::parse_op;
+    use crate::parse::{Part, parse_op};
     use crate::rules::Rules;
 
     fn tensor_text(max: &str) -> String {
@@ -258,7 +258,7 @@ mod tests {
 
     fn sides(name: &str, body: &str) -> Vec<(Communication, Vec<Kinds>, Vec<Kinds>)> {
         let rules = Rules::built_in();
-        let op = parse_op(body.as_bytes(), false).expect("a record");
+        let op = parse_op(body.as_bytes(), Part::ALL).expect("a record");
         let name = OpName::parse(name);
         let kinds = |list: &[(&Argument, &TensorStat)]| list.iter().map(|(_, t)| t.kinds()).collect();
         exchanges(&op, 4, &name, rules.communication(&name).expect("a row"))

@@ -7,10 +7,11 @@ use rayon::prelude::*;
 
 use crate::context::contexts;
 use crate::op::{Direction, Kinds, OpName, TensorStat, Value};
-use crate::parse::parse_op;
+use crate::parse::{Part, parse_op};
 use crate::report::{Finding, FindingKind, Hint, ValueReport};
 use crate::rules::{HintFacts, Rules};
 use crate::source::{Bytes, RankSource};
+use crate::token::Cursor;
 use crate::verdict::Located;
 
 /// Findings whose details are looked up; beyond them only names and places are given.
@@ -62,7 +63,7 @@ fn values(finding: &mut Finding, bytes: &[u8], (at, len): (u64, u64)) {
     };
     let name = OpName::parse(&finding.op_name);
     let recorded = matches!(name.direction, Direction::ParametersGrad | Direction::Debug);
-    let Ok(op) = parse_op(body, recorded) else {
+    let Ok(op) = parse_op(body, Part::All { recorded }) else {
         return;
     };
     finding.record = String::from_utf8_lossy(body).into_owned();
@@ -76,13 +77,38 @@ fn values(finding: &mut Finding, bytes: &[u8], (at, len): (u64, u64)) {
         }
     }
     finding.only_in_recompute |= op.is_recompute;
+    if name.direction == Direction::Backward {
+        finding.forward_inputs = forward_inputs(bytes, &name).unwrap_or_default();
+    }
+}
+
+/// What the forward call of a backward op took in: a derivative goes bad where the forward input is special.
+fn forward_inputs(bytes: &[u8], name: &OpName) -> Option<Vec<ValueReport>> {
+    let number = name.call_index?;
+    let forward = if name.is_module() {
+        format!("\"{}.forward.{number}\"", name.base)
+    } else {
+        format!("\"{}.{number}.forward\"", name.base)
+    };
+    let at = memchr::memmem::find(bytes, forward.as_bytes())?;
+    let mut cursor = Cursor::new(bytes, at + forward.len());
+    cursor.expect(b':', "':'").ok()?;
+    cursor.skip_space();
+    let start = cursor.at;
+    cursor.skip_value().ok()?;
+    let op = parse_op(&bytes[start..cursor.at], Part::Inputs).ok()?;
+    let inputs = op.arguments.iter().filter_map(|a| match &a.value {
+        Value::Tensor(t) if a.slot.field.is_input() => Some(value(a.slot.to_string(), t)),
+        _ => None,
+    });
+    Some(inputs.collect())
 }
 
 fn value(slot: String, t: &TensorStat) -> ValueReport {
     ValueReport {
         slot,
         dtype: t.dtype.strip_prefix("torch.").unwrap_or(t.dtype).to_owned(),
-        shape: t.shape.clone(),
+        shape: t.shape.to_vec(),
         max: t.max,
         min: t.min,
         mean: t.mean,

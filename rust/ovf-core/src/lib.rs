@@ -110,6 +110,7 @@ pub fn analyze(step: &Step, options: &Options, progress: &Progress) -> Result<Re
             label: step.label.clone(),
             notes: step.notes.clone(),
             unreadable: Vec::new(),
+            chosen: step.single || options.ranks.is_some(),
         };
         let mut timelines = Vec::new();
         let mut kept = Vec::new();

@@ -1,6 +1,7 @@
 //! The vocabulary of a dump: names, values, slots. No logic but reading its own names.
 
 use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
 
 /// Global rank of a process.
 pub type Rank = u32;
@@ -189,13 +190,19 @@ impl Kinds {
     }
 }
 
+/// Sizes by dimension; most tensors have at most four.
+pub(crate) type Shape = SmallVec<[i64; 4]>;
+
+/// Way to a value inside a record; most values stand two steps deep at most.
+pub(crate) type Path<'a> = SmallVec<[Segment<'a>; 2]>;
+
 /// Statistics of one tensor as the dump gives them. `None` is a missing or null statistic.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TensorStat<'a> {
     /// `torch.float16`, ...; empty when the record has none.
     pub dtype: &'a str,
     /// Sizes by dimension.
-    pub shape: Vec<i64>,
+    pub shape: Shape,
     /// Largest element.
     pub max: Option<f64>,
     /// Smallest element.
@@ -287,7 +294,7 @@ pub struct Slot<'a> {
     /// Part of the record.
     pub field: Field,
     /// Path below it; empty when the field itself is the value.
-    pub path: Vec<Segment<'a>>,
+    pub path: Path<'a>,
 }
 
 impl Slot<'_> {

@@ -43,6 +43,12 @@ impl CandidateSet {
         self.0[i / 64] |= 1 << (i % 64);
     }
 
+    fn remove(&mut self, i: usize) {
+        if let Some(word) = self.0.get_mut(i / 64) {
+            *word &= !(1 << (i % 64));
+        }
+    }
+
     fn union(&mut self, other: &Self) {
         if self.0.len() < other.0.len() {
             self.0.resize(other.0.len(), 0);
@@ -124,6 +130,8 @@ pub struct Ordering {
     pub given_real: Vec<Vec<bool>>,
     /// How often the replay had to let a rank pass.
     pub undecided: u32,
+    /// For each match, communications on the longest chain that leads to it.
+    pub depths: Vec<u32>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -169,6 +177,7 @@ struct Replay<'t> {
 pub fn order(timelines: &[Timeline], matching: &Matching) -> Ordering {
     let mut replay = Replay::new(timelines, matching);
     replay.run();
+    replay.order.depths = replay.meetings.iter().map(|m| m.depth).collect();
     replay.order
 }
 
@@ -276,9 +285,8 @@ impl<'t> Replay<'t> {
                 }
             }
         }
-        let in_circle = |&t: &u32| {
-            component[t as usize].is_some_and(|c| size[c as usize] > 1) || ahead[t as usize].contains(&t)
-        };
+        let in_circle =
+            |&t: &u32| component[t as usize].is_some_and(|c| size[c as usize] > 1) || ahead[t as usize].contains(&t);
         (0..n as u32).filter(in_circle).collect()
     }
 
@@ -412,11 +420,25 @@ impl<'t> Replay<'t> {
             return false;
         }
         self.decide(id);
+        self.add_getters_past(t, event);
         let meeting = &self.meetings[id as usize];
         let walk = &mut self.walks[t as usize];
         walk.knowledge.union(&meeting.knowledge);
         walk.depth = walk.depth.max(meeting.depth + 1);
         true
+    }
+
+    /// A communication's finding stands on its first getter: what that rank did before comes before it.
+    fn add_getters_past(&mut self, t: u32, event: u32) {
+        let (Receipt::Origin(c) | Receipt::Entered(c)) = self.order.receipts[t as usize][event as usize] else {
+            return;
+        };
+        let candidate = &mut self.order.candidates[c];
+        if candidate.getters.first() == Some(&(t, event)) {
+            candidate.before.union(&self.walks[t as usize].knowledge);
+            candidate.before.remove(c);
+            candidate.depth = candidate.depth.max(self.walks[t as usize].depth);
+        }
     }
 
     /// Lets a waiting rank go on without what it waited for.

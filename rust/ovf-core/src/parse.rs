@@ -6,20 +6,38 @@
 
 use std::ops::Range;
 
-use crate::op::{Argument, Field, GroupRef, Op, P2pRef, Segment, Slot, TensorStat, Value};
+use crate::op::{Argument, Field, GroupRef, Op, P2pRef, Path, Segment, Shape, Slot, TensorStat, Value};
+use crate::structural::{Skipped, skip_container};
 use crate::token::{Cursor, Read, Stop, number, quoted_number};
 
 /// Deepest nesting that is searched.
 pub(crate) const MAX_DEPTH: usize = 1024;
 
-/// Reads the record `body`. `recorded` says that unknown keys are values themselves (`parameters_grad`, debug).
+/// How much of a record is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// Everything; `recorded` says that unknown keys are values themselves (`parameters_grad`, debug).
+    All {
+        /// See above.
+        recorded: bool,
+    },
+    /// All but `output`, which is passed over.
+    Inputs,
+}
+
+impl Part {
+    /// A whole record of a forward or backward call.
+    pub(crate) const ALL: Self = Self::All { recorded: false };
+}
+
+/// Reads the record `body`.
 ///
 /// # Errors
 /// A [`Stop`] with an offset relative to `body`.
-pub(crate) fn parse_op(body: &[u8], recorded: bool) -> Read<Op<'_>> {
+pub(crate) fn parse_op(body: &[u8], part: Part) -> Read<Op<'_>> {
     let mut reader =
-        Reader { cursor: Cursor::new(body, 0), op: Op::default(), path: Vec::new(), field: Field::Recorded };
-    reader.record(recorded)?;
+        Reader { cursor: Cursor::new(body, 0), op: Op::default(), path: Path::new(), field: Field::Recorded };
+    reader.record(part)?;
     Ok(reader.op)
 }
 
@@ -48,7 +66,7 @@ pub(crate) fn field_text<'a>(body: &'a [u8], field: &str) -> Option<&'a [u8]> {
 struct Reader<'a> {
     cursor: Cursor<'a>,
     op: Op<'a>,
-    path: Vec<Segment<'a>>,
+    path: Path<'a>,
     field: Field,
 }
 
@@ -76,7 +94,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn record(&mut self, recorded: bool) -> Read<()> {
+    fn record(&mut self, part: Part) -> Read<()> {
+        let recorded = part == Part::All { recorded: true };
         match self.cursor.peek()? {
             b'{' => {}
             b'[' => {
@@ -103,6 +122,10 @@ impl<'a> Reader<'a> {
                 b"input_kwargs" => self.enter(Field::InputKwargs)?,
                 b"input" => self.enter(Field::Input)?,
                 b"parameters" => self.enter(Field::Parameters)?,
+                b"output" if part == Part::Inputs => {
+                    self.op.has_output = true;
+                    self.skip()?;
+                }
                 b"output" => self.enter(Field::Output)?,
                 b"is_recompute" => self.op.is_recompute = self.flag()? == Some(true),
                 b"is_nan" => self.op.register = self.flag()?,
@@ -135,6 +158,18 @@ impl<'a> Reader<'a> {
         }
         self.field = field;
         self.value(0)
+    }
+
+    /// Moves past a value.
+    fn skip(&mut self) -> Read<()> {
+        if !matches!(self.cursor.peek()?, b'{' | b'[') {
+            return self.cursor.skip_value();
+        }
+        match skip_container(self.cursor.bytes, self.cursor.at) {
+            Skipped::End(end, ..) => self.cursor.at = end,
+            Skipped::Open => return Err(Stop::End),
+        }
+        Ok(())
     }
 
     /// `true`/`false`, or a number compared with zero; `None` for anything else.
@@ -300,8 +335,8 @@ impl<'a> Reader<'a> {
     }
 
     /// A flat list of integers; anything else in it is left out.
-    fn integers(&mut self) -> Read<Vec<i64>> {
-        let mut out = Vec::new();
+    fn integers(&mut self) -> Read<Shape> {
+        let mut out = Shape::new();
         self.cursor.at += 1;
         if self.cursor.eat(b']')? {
             return Ok(out);
@@ -351,7 +386,7 @@ mod tests {
     use crate::op::Kinds;
 
     fn slots(body: &str) -> Vec<(String, Value<'_>)> {
-        let op = parse_op(body.as_bytes(), false).expect("a record");
+        let op = parse_op(body.as_bytes(), Part::ALL).expect("a record");
         op.arguments.into_iter().map(|a| (a.slot.to_string(), a.value)).collect()
     }
 
@@ -389,42 +424,46 @@ mod tests {
 
     #[test]
     fn recorded_values() {
-        let op = parse_op(br#"{"weight": [{"type": "torch.Tensor", "Max": NaN, "Min": NaN}], "bias": [null]}"#, true);
+        let op = parse_op(
+            br#"{"weight": [{"type": "torch.Tensor", "Max": NaN, "Min": NaN}], "bias": [null]}"#,
+            Part::All { recorded: true },
+        );
         let slots: Vec<String> = op.expect("a record").arguments.iter().map(|a| a.slot.to_string()).collect();
         assert_eq!(slots, ["weight[0]", "bias[0]"]);
-        let op = parse_op(br#"{"type": "torch.Tensor", "Max": NaN, "Min": NaN}"#, true).expect("a record");
+        let op = parse_op(br#"{"type": "torch.Tensor", "Max": NaN, "Min": NaN}"#, Part::All { recorded: true })
+            .expect("a record");
         assert_eq!(op.arguments.len(), 1);
-        assert!(parse_op(b"null", true).is_ok());
+        assert!(parse_op(b"null", Part::All { recorded: true }).is_ok());
     }
 
     #[test]
     fn registers_and_scalars() {
         let op = parse_op(
             br#"{"input_args": [{"type": "float", "value": -Infinity}, {"type": "str", "value": "nan"}], "is_nan": 1}"#,
-            false,
+            Part::ALL,
         );
         let op = op.expect("a record");
         assert_eq!(op.register, Some(true));
         assert_eq!(op.arguments[0].value, Value::Number(f64::NEG_INFINITY));
         assert_eq!(op.arguments[1].value, Value::Text("nan"));
-        assert_eq!(parse_op(br#"{"is_nan": null}"#, false).expect("a record").register, None);
+        assert_eq!(parse_op(br#"{"is_nan": null}"#, Part::ALL).expect("a record").register, None);
     }
 
     #[test]
     fn depth_is_bounded_not_fatal() {
         let deep = |n: usize| format!("{{\"output\": {}{}}}", "[".repeat(n), "]".repeat(n));
-        assert!(parse_op(deep(400).as_bytes(), false).is_ok());
-        assert!(matches!(parse_op(deep(100_000).as_bytes(), false), Err(Stop::Unexpected { .. })));
+        assert!(parse_op(deep(400).as_bytes(), Part::ALL).is_ok());
+        assert!(matches!(parse_op(deep(100_000).as_bytes(), Part::ALL), Err(Stop::Unexpected { .. })));
     }
 
     #[test]
     fn no_bytes_panic() {
         let body = br#"{"input_args": [{"type": "torch.Tensor", "shape": [2], "Max": 1e5}, "\u00"], "is_nan": 0}"#;
         for cut in 0..body.len() {
-            let _ = parse_op(&body[..cut], cut % 2 == 0);
+            let _ = parse_op(&body[..cut], Part::All { recorded: cut % 2 == 0 });
             let mut broken = body.to_vec();
             broken[cut] = b'"';
-            let _ = parse_op(&broken, false);
+            let _ = parse_op(&broken, Part::ALL);
         }
     }
 }

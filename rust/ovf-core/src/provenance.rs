@@ -91,7 +91,7 @@ pub(crate) struct Values {
 fn bits(stat: Option<f64>) -> u64 {
     match stat {
         None => 1,
-        Some(n) if n.is_nan() => 2, // NaNs of any payload are one
+        Some(n) if n.is_nan() => 2,     // NaNs of any payload are one
         Some(n) => (n + 0.0).to_bits(), // -0.0 is 0.0
     }
 }
@@ -228,7 +228,7 @@ mod tests {
     fn value(shape: &[i64], max: f64, min: f64) -> TensorStat<'static> {
         TensorStat {
             dtype: "torch.float32",
-            shape: shape.to_vec(),
+            shape: shape.into(),
             max: Some(max),
             min: Some(min),
             mean: None,

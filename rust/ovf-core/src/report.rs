@@ -159,6 +159,8 @@ pub struct Finding {
     pub slot: Option<String>,
     /// Inputs of the op.
     pub inputs: Vec<ValueReport>,
+    /// Of a backward op: inputs of the forward call it belongs to, where recorded.
+    pub forward_inputs: Vec<ValueReport>,
     /// Outputs of the op.
     pub outputs: Vec<ValueReport>,
     /// Numbers given as arguments: slot and value as text.
@@ -294,7 +296,7 @@ pub struct RankReport {
     /// Ops by state.
     pub counts: Counts,
     /// First op with a non-finite value that was not intended.
-    pub first_bad: Option<OpRef>,
+    pub first_bad: Option<RankOp>,
     /// When the first overflow came to this rank: `origin`, `communication`, or absent.
     pub reached_by: Option<&'static str>,
 }
@@ -363,6 +365,8 @@ pub struct Report {
     pub communications_omitted: u32,
     /// Files that could not be read, or not to their end.
     pub unreadable: Vec<Unreadable>,
+    /// Communication records over all ranks.
+    pub total_communications: u64,
     /// Ops over all ranks.
     pub total_ops: u64,
     /// Bytes of all dumps.

@@ -48,6 +48,8 @@ pub struct Step {
     pub path: PathBuf,
     /// Ranks with a folder.
     pub ranks: Vec<RankSource>,
+    /// Whether the path names one rank of the step: the others are left out by choice.
+    pub single: bool,
     /// What was passed over and why.
     pub notes: Vec<String>,
 }
@@ -67,7 +69,14 @@ pub fn discover(path: &Path) -> Result<Vec<Step>> {
         let rank = rank_of(&name).unwrap_or(0);
         let (number, label) = step_of_parent(path);
         let source = RankSource::in_folder(rank, name, path, dump);
-        return Ok(vec![Step { number, label, path: path.to_path_buf(), ranks: vec![source], notes: Vec::new() }]);
+        return Ok(vec![Step {
+            number,
+            label,
+            path: path.to_path_buf(),
+            ranks: vec![source],
+            single: true,
+            notes: Vec::new(),
+        }]);
     }
     let mut steps = Vec::new();
     collect_steps(path, path, PHASE_DEPTH, &mut steps)?;
@@ -103,6 +112,7 @@ fn single_file(path: &Path) -> Step {
         label,
         path: path.to_path_buf(),
         ranks: vec![RankSource::in_folder(rank, label_of_rank, folder, path.to_path_buf())],
+        single: true,
         notes: Vec::new(),
     }
 }
@@ -123,7 +133,7 @@ fn collect_steps(root: &Path, folder: &Path, depth: usize, steps: &mut Vec<Step>
         let number = step_number(&file_name(&absolute));
         let below = folder.strip_prefix(root).ok().filter(|p| !p.as_os_str().is_empty());
         let label = below.map_or_else(|| file_name(&absolute), |p| p.to_string_lossy().into_owned());
-        steps.push(Step { number, label, path: folder.to_path_buf(), ranks, notes });
+        steps.push(Step { number, label, path: folder.to_path_buf(), ranks, single: false, notes });
         return Ok(());
     }
     if depth == 0 {

@@ -20,7 +20,7 @@ use crate::communication::{Communication, Exchange, GroupKey, exchanges};
 use crate::error::Position;
 use crate::graph::{Graph, Node, Role};
 use crate::op::{Argument, Direction, Field, Kinds, Op, OpName, Rank, TensorStat, Value};
-use crate::parse::parse_op;
+use crate::parse::{Part, parse_op};
 use crate::provenance::{self, Link, Meaning, NodeId, Values};
 use crate::rules::{Is, OperatorRules, Rules};
 use crate::scan::{Ending, Index, scan};
@@ -384,7 +384,7 @@ fn class_of(name: &[u8]) -> Class {
 }
 
 fn shape_of(t: &TensorStat) -> (String, Vec<i64>) {
-    (t.dtype.to_owned(), t.shape.clone())
+    (t.dtype.to_owned(), t.shape.to_vec())
 }
 
 /// Builds the timeline of one rank. Never fails: what cannot be read is a remark in it.
@@ -480,7 +480,9 @@ impl<'a> Builder<'a> {
             let raw = self.name(i as u32);
             let name = OpName::parse(&raw);
             let recorded = matches!(name.direction, Direction::ParametersGrad | Direction::Debug);
-            match parse_op(entry.body(self.bytes), recorded) {
+            // What a finite communication gave back is not needed: its inputs say who takes part.
+            let part = if communicates && !entry.non_finite { Part::Inputs } else { Part::All { recorded } };
+            match parse_op(entry.body(self.bytes), part) {
                 Ok(op) if communicates => self.communicate(i as u32, &name, &op),
                 Ok(op) => self.compute(i as u32, &name, &op),
                 Err(stop) => self.malformed(i as u32, &raw, stop),
@@ -508,7 +510,7 @@ impl<'a> Builder<'a> {
         for (i, entry) in self.index.entries.iter().enumerate() {
             let direction = OpName::parse(&self.name(i as u32)).direction;
             let recorded = matches!(direction, Direction::ParametersGrad | Direction::Debug);
-            let Ok(op) = parse_op(entry.body(self.bytes), recorded) else {
+            let Ok(op) = parse_op(entry.body(self.bytes), Part::All { recorded }) else {
                 continue;
             };
             if op_has_values(&op) {
@@ -722,7 +724,10 @@ impl<'a> Builder<'a> {
                 self.slots.entry(id).or_insert_with(|| slot.clone());
             }
             let near = !evidence.carries;
-            self.values.enter(t, provenance::Entry { node: id, meaning: *meaning, near, from_communication: false, of_weight: false });
+            self.values.enter(
+                t,
+                provenance::Entry { node: id, meaning: *meaning, near, from_communication: false, of_weight: false },
+            );
         }
         let meaning = match judgement {
             Judgement::Intended => Meaning::Intended,
@@ -799,7 +804,13 @@ impl<'a> Builder<'a> {
                 self.graph.node_mut(id).real = true;
                 self.values.enter(
                     &written,
-                    provenance::Entry { node: id, meaning: Meaning::Real, near: true, from_communication: false, of_weight: false },
+                    provenance::Entry {
+                        node: id,
+                        meaning: Meaning::Real,
+                        near: true,
+                        from_communication: false,
+                        of_weight: false,
+                    },
                 );
             }
         }
@@ -1040,7 +1051,13 @@ impl<'a> Builder<'a> {
             self.shapes.insert(id, Shapes { bad_in: Some(shape_of(t)), bad_out: None });
             self.values.enter(
                 t,
-                provenance::Entry { node: id, meaning: Meaning::Real, near: true, from_communication: false, of_weight: false },
+                provenance::Entry {
+                    node: id,
+                    meaning: Meaning::Real,
+                    near: true,
+                    from_communication: false,
+                    of_weight: false,
+                },
             );
             self.given.push((event, id));
         }
@@ -1064,7 +1081,10 @@ impl<'a> Builder<'a> {
         let id = self.graph.add(node);
         let meaning = if side.real { Meaning::Real } else { Meaning::Intended };
         for (_, t) in received.iter().filter(|(_, t)| !t.kinds().is_finite()) {
-            self.values.enter(t, provenance::Entry { node: id, meaning, near: !unreliable, from_communication: true, of_weight: false });
+            self.values.enter(
+                t,
+                provenance::Entry { node: id, meaning, near: !unreliable, from_communication: true, of_weight: false },
+            );
         }
         self.got.push((event, id));
         Some(side)
@@ -1356,10 +1376,10 @@ impl<'a> Builder<'a> {
             if gradient && self.classes[i] != Class::Backward {
                 return false;
             }
-            let Ok(op) = parse_op(self.index.entries[i].body(self.bytes), false) else { return false };
+            let Ok(op) = parse_op(self.index.entries[i].body(self.bytes), Part::ALL) else { return false };
             op.arguments.iter().any(|a| {
                 a.slot.field == Field::Output
-                    && matches!(&a.value, Value::Tensor(t) if t.dtype == shape.0 && t.shape == shape.1 && t.has_statistics())
+                    && matches!(&a.value, Value::Tensor(t) if t.dtype == shape.0 && t.shape.as_slice() == shape.1 && t.has_statistics())
             })
         })
     }
@@ -1422,7 +1442,7 @@ impl<'a> Builder<'a> {
             if waiting.is_empty() && !starts_here {
                 continue;
             }
-            let Ok(op) = parse_op(entry.body(self.bytes), false) else {
+            let Ok(op) = parse_op(entry.body(self.bytes), Part::ALL) else {
                 continue;
             };
             if !waiting.is_empty() {

@@ -25,6 +25,21 @@ pub(crate) enum Stop {
 
 pub(crate) type Read<T> = Result<T, Stop>;
 
+/// Strings up to this length are read byte by byte.
+const SHORT: usize = 24;
+
+/// Bytes that end a bare word.
+const ENDS_WORD: [bool; 256] = {
+    let mut table = [false; 256];
+    let ends = b",}]:\"{[ \n\r\t";
+    let mut i = 0;
+    while i < ends.len() {
+        table[ends[i] as usize] = true;
+        i += 1;
+    }
+    table
+};
+
 /// A place in a byte slice.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cursor<'a> {
@@ -70,6 +85,17 @@ impl<'a> Cursor<'a> {
     pub(crate) fn string(&mut self) -> Read<Range<usize>> {
         self.expect(b'"', "a string")?;
         let start = self.at;
+        // PERF: keys and most texts are shorter than a call of memchr is worth.
+        for at in start..self.bytes.len().min(start + SHORT) {
+            match self.bytes[at] {
+                b'"' => {
+                    self.at = at + 1;
+                    return Ok(start..at);
+                }
+                b'\\' => break,
+                _ => {}
+            }
+        }
         loop {
             let Some(found) = memchr::memchr2(b'"', b'\\', &self.bytes[self.at..]) else {
                 self.at = self.bytes.len();
@@ -92,8 +118,8 @@ impl<'a> Cursor<'a> {
     pub(crate) fn word(&mut self) -> Read<&'a [u8]> {
         self.skip_space();
         let start = self.at;
-        while let Some(byte) = self.bytes.get(self.at) {
-            if matches!(byte, b',' | b'}' | b']' | b':' | b'"' | b'{' | b'[' | b' ' | b'\n' | b'\r' | b'\t') {
+        while let Some(&byte) = self.bytes.get(self.at) {
+            if ENDS_WORD[byte as usize] {
                 break;
             }
             self.at += 1;

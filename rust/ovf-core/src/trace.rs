@@ -8,13 +8,16 @@ use serde::Serialize;
 use crate::context::contexts;
 use crate::error::Result;
 use crate::op::{Direction, Field, OpName, Rank, Value};
-use crate::parse::parse_op;
+use crate::parse::{Part, parse_op};
 use crate::source::{Bytes, RankSource};
 use crate::timeline::{Cause, build};
 use crate::{Options, Position};
 
 /// Candidates listed.
 const LISTED: usize = 1000;
+
+/// Shape, Max, Min and dtype of an input; statistics as text, as the skill seed has them.
+pub type InputInfo = (Vec<i64>, Option<String>, Option<String>, String);
 
 /// One op that may be the root cause.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -35,8 +38,10 @@ pub struct Anomaly {
     pub output_has_nan: bool,
     /// Whether one of its inputs is non-finite.
     pub input_has_nan: bool,
-    /// Inputs: shape, Max, dtype.
-    pub input_info: Vec<(Vec<i64>, Option<String>, String)>,
+    /// Worst kind in its output: `nan`, `+inf`, `-inf`, `finite`.
+    pub output_class: &'static str,
+    /// Inputs: shape, Max, Min, dtype.
+    pub input_info: Vec<InputInfo>,
     /// The op, its module, ... up to the root.
     pub construct_chain: Vec<String>,
     /// Stack lines as recorded.
@@ -87,6 +92,7 @@ pub fn trace(source: &RankSource, options: &Options) -> Result<Trace> {
                 harm: mark.harm || mark.cause == Cause::Received,
                 output: "null".to_owned(),
                 output_has_nan: false,
+                output_class: mark.kinds.name(),
                 input_has_nan: false,
                 input_info: Vec::new(),
                 construct_chain: context.chain,
@@ -113,25 +119,29 @@ fn read_values(anomaly: &mut Anomaly, bytes: &[u8], (at, len): (u64, u64)) {
     };
     let direction = OpName::parse(&anomaly.op_name).direction;
     let recorded = matches!(direction, Direction::ParametersGrad | Direction::Debug);
-    let Ok(op) = parse_op(body, recorded) else {
+    let Ok(op) = parse_op(body, Part::All { recorded }) else {
         return;
     };
+    let mut out = crate::op::Kinds::NONE;
     for argument in &op.arguments {
         let Value::Tensor(t) = &argument.value else {
             continue;
         };
         if argument.slot.field.is_input() {
             anomaly.input_has_nan |= !t.kinds().is_finite();
-            let max = t.max.map(|m| if m.is_nan() { "nan".to_owned() } else { m.to_string() });
+            let text = |s: Option<f64>| s.map(|m| if m.is_nan() { "nan".to_owned() } else { m.to_string() });
             anomaly.input_info.push((
-                t.shape.clone(),
-                max,
+                t.shape.to_vec(),
+                text(t.max),
+                text(t.min),
                 t.dtype.strip_prefix("torch.").unwrap_or(t.dtype).to_owned(),
             ));
         } else {
+            out = out.union(t.kinds());
             anomaly.output_has_nan |= t.kinds().contains(crate::op::Kinds::NAN);
         }
     }
+    anomaly.output_class = out.name();
     let output = if recorded { body } else { crate::parse::field_text(body, Field::Output.key()).unwrap_or(b"null") };
     anomaly.output = String::from_utf8_lossy(output).into_owned();
 }

@@ -34,6 +34,8 @@ pub(crate) struct StepFacts {
     pub(crate) label: String,
     pub(crate) notes: Vec<String>,
     pub(crate) unreadable: Vec<Unreadable>,
+    /// The user chose the ranks: those left out are no missing evidence.
+    pub(crate) chosen: bool,
 }
 
 /// A finding with where its details stand.
@@ -223,12 +225,26 @@ impl Assembler<'_> {
     }
 
     fn layers(&mut self) {
+        // Candidates are numbered as the replay met them, which is their order but for communications; those may
+        // learn of their getter's past later, so passes are repeated until nothing moves.
+        let mut moved = true;
+        let mut passes = 0;
+        while moved && passes <= self.ordering.candidates.len() {
+            moved = self.layers_once();
+            passes += 1;
+        }
+    }
+
+    fn layers_once(&mut self) -> bool {
+        let mut moved = false;
         for i in 0..self.ordering.candidates.len() {
             let before = &self.ordering.candidates[i].before;
             let deepest =
                 before.iter().filter(|&b| !self.ordering.candidates[b].demoted).map(|b| self.layer[b] + 1).max();
+            moved |= self.layer[i] != deepest.unwrap_or(0);
             self.layer[i] = deepest.unwrap_or(0);
         }
+        moved
     }
 
     fn severity(&self, c: &Candidate) -> Kinds {
@@ -316,6 +332,7 @@ impl Assembler<'_> {
                         format!("{} entered from {from}, whose values are not in the dump", kinds.name()),
                     )
                 } else if communication.is_async && entry.pair.is_some() {
+                    members.extend(self.sender(entry));
                     doubts.push("an asynchronous record may have been made before the data was there".to_owned());
                     (
                         named.0,
@@ -326,11 +343,14 @@ impl Assembler<'_> {
                         ),
                     )
                 } else {
-                    (
-                        named.0,
-                        FindingKind::Communication,
-                        format!("{} out of finite contributions of all members", kinds.name()),
-                    )
+                    members.extend(self.sender(entry));
+                    let reason = match entry.pair {
+                        Some((source, _)) => {
+                            format!("{} arrived although what rank {source} sent is finite", kinds.name())
+                        }
+                        None => format!("{} out of finite contributions of all members", kinds.name()),
+                    };
+                    (named.0, FindingKind::Communication, reason)
                 }
             }
         };
@@ -361,6 +381,7 @@ impl Assembler<'_> {
             reason,
             slot: self.mark(c).and_then(|m| m.slot.clone()),
             inputs: Vec::new(),
+            forward_inputs: Vec::new(),
             outputs: Vec::new(),
             scalars: Vec::new(),
             module: None,
@@ -379,6 +400,13 @@ impl Assembler<'_> {
             record: String::new(),
         };
         (finding, Located { timeline: t, record })
+    }
+
+    /// The sending side of a pair.
+    fn sender(&self, entry: &Match) -> Option<RankOp> {
+        entry.pair?;
+        let m = entry.members.first()?;
+        Some(RankOp::new(self.rank(m.timeline), &self.timelines[m.timeline as usize].event_refs[m.event as usize]))
     }
 
     fn is_whole(&self, t: u32) -> bool {
@@ -441,6 +469,11 @@ impl Assembler<'_> {
             findings.push(finding);
             located.push(at);
         }
+        let flood = (!findings.is_empty()).then(|| self.flood(first));
+        if let (Some(head), Some(flood)) = (findings.first_mut(), &flood) {
+            head.reach_ops = head.reach_ops.max(flood.ops);
+            head.reach_ranks = head.reach_ranks.max(flood.timelines.len() as u32);
+        }
         if let Some((head, rest)) = findings.split_first_mut() {
             head.concurrent = rest.iter().any(|f| f.concurrent);
         }
@@ -463,19 +496,20 @@ impl Assembler<'_> {
         let report = Report {
             schema_version: SCHEMA_VERSION,
             verdict,
-            incomplete: !unreadable.is_empty() || !missing.is_empty() || silent,
+            incomplete: !unreadable.is_empty() || (!missing.is_empty() && !step.chosen) || silent,
             step: step.number,
             step_label: step.label.clone(),
             first: findings.first().cloned(),
             path: if findings.is_empty() { Vec::new() } else { self.path(first) },
-            spread: (!findings.is_empty()).then(|| self.spread(first)),
+            spread: flood.as_ref().map(|f| self.spread(f)),
             findings,
             findings_omitted: omitted + merged.len().saturating_sub(FINDINGS_LISTED) as u32,
             notes: self.notes(step, &missing),
-            ranks: self.ranks(first),
+            ranks: self.ranks(first, flood.as_ref()),
             communications,
             communications_omitted,
             unreadable,
+            total_communications: self.timelines.iter().map(|t| t.events.len() as u64).sum(),
             total_ops: self.timelines.iter().map(|t| u64::from(t.ops)).sum(),
             total_bytes: self.timelines.iter().map(|t| t.bytes).sum(),
         };
@@ -619,28 +653,28 @@ impl Assembler<'_> {
             .collect()
     }
 
-    fn spread(&self, first: usize) -> Spread {
-        let mut reached: Vec<u32> = self.starts(first).iter().map(|s| s.0).collect();
+    /// Everything the first overflow leads to: roots in the order they are reached, and the communications that
+    /// brought it to ranks that did not have it.
+    fn flood(&self, first: usize) -> Flood {
+        let mut roots = self.starts(first);
+        let mut seen: FxHashSet<(u32, u32)> = roots.iter().copied().collect();
+        let mut timelines: Vec<u32> = roots.iter().map(|s| s.0).collect();
         let mut hops: Vec<Hop> = Vec::new();
-        let mut queue = self.starts(first);
-        let mut seen: FxHashSet<(u32, u32)> = queue.iter().copied().collect();
         let given = self.given_by_mark();
         let mut at = 0;
-        while at < queue.len() {
-            let (t, m) = queue[at];
+        while at < roots.len() {
+            let (t, m) = roots[at];
             at += 1;
             for &event in given.get(&(t, m)).into_iter().flatten() {
                 let mut new = Vec::new();
                 for (gt, ge) in self.getters_of(t, event) {
-                    let Some(mark) = self.timelines[gt as usize].events[ge as usize].got.as_ref().and_then(|g| g.mark)
-                    else {
-                        continue;
-                    };
+                    let got = self.timelines[gt as usize].events[ge as usize].got.as_ref();
+                    let Some(mark) = got.and_then(|g| g.mark) else { continue };
                     if seen.insert((gt, mark)) {
-                        queue.push((gt, mark));
+                        roots.push((gt, mark));
                     }
-                    if !reached.contains(&gt) {
-                        reached.push(gt);
+                    if !timelines.contains(&gt) {
+                        timelines.push(gt);
                         new.push(self.rank(gt));
                     }
                 }
@@ -651,18 +685,23 @@ impl Assembler<'_> {
                 }
             }
         }
-        let mut ranks: Vec<Rank> = reached.iter().map(|&t| self.rank(t)).collect();
-        ranks.sort_unstable();
-        let symptom = queue
+        timelines.sort_unstable();
+        let reach = |&(t, m): &(u32, u32)| u64::from(self.timelines[t as usize].marks[m as usize].reach);
+        Flood { ops: roots.iter().map(reach).sum(), roots, timelines, hops }
+    }
+
+    fn spread(&self, flood: &Flood) -> Spread {
+        let symptom = flood
+            .roots
             .iter()
             .flat_map(|&(t, m)| {
                 self.timelines[t as usize].terminals.iter().filter(move |x| x.mark == m).map(move |x| (t, x))
             })
             .min_by_key(|(t, x)| (x.symptom, *t));
         Spread {
-            ops: self.reach[first].0.saturating_sub(1),
-            ranks,
-            hops,
+            ops: flood.ops.saturating_sub(1),
+            ranks: flood.timelines.iter().map(|&t| self.rank(t)).collect(),
+            hops: flood.hops.clone(),
             symptom: symptom.map(|(t, x)| RankOp::new(self.rank(t), &x.at)),
             symptom_kind: symptom.map(|(_, x)| x.symptom),
         }
@@ -670,7 +709,7 @@ impl Assembler<'_> {
 
     // --- tables ---------------------------------------------------------------------------------------------------
 
-    fn ranks(&self, first: usize) -> Vec<RankReport> {
+    fn ranks(&self, first: usize, flood: Option<&Flood>) -> Vec<RankReport> {
         let own = self.ordering.candidates.get(first).map(|c| self.place(c).0);
         self.timelines
             .iter()
@@ -684,11 +723,11 @@ impl Assembler<'_> {
                 level: timeline.level.clone(),
                 ops: timeline.ops,
                 counts: timeline.counts,
-                first_bad: timeline.first_bad.clone(),
+                first_bad: timeline.first_bad.as_ref().map(|at| RankOp::new(timeline.rank, at)),
                 reached_by: if own == Some(t as u32) {
                     Some("origin")
                 } else {
-                    self.cause_of[t].contains(&Some(first)).then_some("communication")
+                    flood.is_some_and(|f| f.timelines.binary_search(&(t as u32)).is_ok()).then_some("communication")
                 },
             })
             .collect()
@@ -697,7 +736,7 @@ impl Assembler<'_> {
     fn communications(&self) -> (Vec<CommunicationReport>, u32) {
         let mut found = Vec::new();
         let mut omitted = 0;
-        for entry in &self.matching.matches {
+        for (id, entry) in self.matching.matches.iter().enumerate() {
             let Some(verdict) = self.communication_verdict(entry) else {
                 continue;
             };
@@ -705,10 +744,10 @@ impl Assembler<'_> {
                 omitted += 1;
                 continue;
             }
-            found.push(self.communication(entry, verdict));
+            found.push((self.ordering.depths[id], self.communication(entry, verdict)));
         }
-        found.sort_by_key(|c| c.members.first().map(|m| (m.exec_order, m.rank)));
-        (found, omitted)
+        found.sort_by_key(|(depth, c)| (*depth, c.members.first().map(|m| (m.exec_order, m.rank))));
+        (found.into_iter().map(|(_, c)| c).collect(), omitted)
     }
 
     fn communication_verdict(&self, entry: &Match) -> Option<&'static str> {
@@ -798,7 +837,7 @@ impl Assembler<'_> {
         let mut missing: Vec<Rank> =
             self.matching.world.iter().copied().filter(|r| known.binary_search(r).is_err()).collect();
         // A lone rank folder says nothing of how many there were.
-        if self.timelines.len() > 1 {
+        if self.timelines.len() > 1 && !step.chosen {
             let top = known.last().copied().unwrap_or(0).min(1 << 20);
             missing.extend((0..top).filter(|r| known.binary_search(r).is_err()));
         }
@@ -818,7 +857,7 @@ impl Assembler<'_> {
         if !missing.is_empty() {
             note(
                 "missing_ranks",
-                format!("{} not dumped", ranks_text(missing)),
+                format!("{} {}", ranks_text(missing), if step.chosen { "not looked at" } else { "not dumped" }),
                 missing.to_vec(),
                 Vec::new(),
                 missing.len() as u64,
@@ -948,6 +987,16 @@ impl Assembler<'_> {
 
 /// How a value came to a rank: giver's timeline and mark, its event, the getter's event.
 type Arrival = (u32, u32, u32, u32);
+
+struct Flood {
+    /// Roots (timeline, mark) in the order they are reached.
+    roots: Vec<(u32, u32)>,
+    /// Timelines reached, ascending.
+    timelines: Vec<u32>,
+    hops: Vec<Hop>,
+    /// Non-finite ops, the origin included.
+    ops: u64,
+}
 
 enum Before {
     Candidate(usize),

@@ -1,0 +1,1 @@
+../python/ovf/npu/csrc/ForceOverflowCheckVersion.h
