@@ -62,7 +62,7 @@ def of_core(step_dir):
                 "rank": r["rank"],
                 "ops": r["ops"],
                 "counts": r["counts"],
-                "first_bad": r["first_bad"] and (r["first_bad"]["op"], r["first_bad"]["name"]),
+                "first_bad": r["first_bad"] and (r["first_bad"]["exec_order"], r["first_bad"]["op_name"]),
                 "reached_by": r["reached_by"],
             }
             for r in report["ranks"]
