@@ -12,6 +12,7 @@ from collections import defaultdict
 from typing import NamedTuple
 
 from hypothesis import strategies as st
+
 from ovf.testing import Op, P2POp, ProcessGroup, Scalar, Step, TensorStat
 
 DTYPE = "torch.float32"
@@ -69,9 +70,7 @@ def programs(draw, *, min_ranks=1, max_ranks=4, max_actions=14, damaged=True):
     return Program(ranks, tuple(actions), left_out, missing)
 
 
-def step_of(
-    program, *, called=None, group_prefix="g", first_call=0, extra_rank=False, encoding=None
-):
+def step_of(program, *, called=None, group_prefix="g", first_call=0, extra_rank=False, encoding=None):
     """The dumps of a program.
 
     Args:
@@ -88,9 +87,7 @@ def step_of(
     writer.finish()
     ranks = {r: ops for r, ops in writer.dumps().items() if ops}
     if extra_rank:
-        ranks[max(writer.called) + 1] = [
-            Op("Torch.mul.0.forward", _body([_finite(991)], [_finite(992)]))
-        ]
+        ranks[max(writer.called) + 1] = [Op("Torch.mul.0.forward", _body([_finite(991)], [_finite(992)]))]
     step = Step(ranks, source=program)
     if encoding is not None:
         step.encoding = encoding
@@ -277,12 +274,8 @@ class _Writer:
                 self._op(me, "batch_isend_irecv", body, prefix="Distributed")
             else:
                 peer = Scalar("int", there)
-                self._op(
-                    me, "irecv", _body([None, peer], [values[other], peer]), prefix="Distributed"
-                )
+                self._op(me, "irecv", _body([None, peer], [values[other], peer]), prefix="Distributed")
                 if how & 16:
                     self.compute(me, 6)
-                self._op(
-                    me, "isend", _body([values[me], peer], [values[me], peer]), prefix="Distributed"
-                )
+                self._op(me, "isend", _body([values[me], peer], [values[me], peer]), prefix="Distributed")
             self.arriving[me].append(values[other])

@@ -99,9 +99,7 @@ class Name:
     @property
     def in_place(self):
         a = self.api
-        return (a.endswith("_") and not a.endswith("__")) or (
-            a.startswith("__i") and a.endswith("__")
-        )
+        return (a.endswith("_") and not a.endswith("__")) or (a.startswith("__i") and a.endswith("__"))
 
     def inside(self, other):
         return not other.path or self.path.startswith(other.path + ".")
@@ -112,7 +110,7 @@ def parse_name(text):
     head, rest = (head, rest) if dot else ("", text)
     if head in ("Module", "Cell"):
         body, number = rest, None
-        if m := re.fullmatch(r"(.*)\.([0-9]+)", rest, re.S):
+        if m := re.fullmatch(r"(.*)\.([0-9]+)", rest, re.DOTALL):
             body, number = m[1], int(m[2])
         direction = "forward"
         for way in ("forward", "backward", "parameters_grad"):
@@ -127,7 +125,7 @@ def parse_name(text):
             body, direction = text[: -len(way) - 1], way
             break
     base, number = body, None
-    if m := re.fullmatch(r"(.*)\.([0-9]+)", body, re.S):
+    if m := re.fullmatch(r"(.*)\.([0-9]+)", body, re.DOTALL):
         base, number = m[1], int(m[2])
     prefix, _, api = base.rpartition(".")
     if direction is None and number is None:
@@ -309,9 +307,7 @@ def what_is(record):
     has_statistics = any(k in known for k in (*STATISTICS, "tensor_stat_index"))
     if has_statistics or ("shape" in known and known.get("dtype")):
         shape = tuple(n for n in known.get("shape", []) if isinstance(n, int))
-        return Tensor(
-            known.get("dtype", ""), shape, tuple(statistic(known.get(k)) for k in STATISTICS)
-        )
+        return Tensor(known.get("dtype", ""), shape, tuple(statistic(known.get(k)) for k in STATISTICS))
     value = known.get("value")
     if isinstance(value, str):
         text = statistic(value) if kind.startswith(("float", "int", "double", "numpy.")) else None
@@ -350,11 +346,7 @@ class Op:
     has_inputs: bool
 
     def tensors(self, *fields):
-        return [
-            (a, a.value)
-            for a in self.arguments
-            if a.field in fields and isinstance(a.value, Tensor)
-        ]
+        return [(a, a.value) for a in self.arguments if a.field in fields and isinstance(a.value, Tensor)]
 
     @property
     def known(self):
@@ -366,9 +358,7 @@ def read_op(index, raw, body):
     found: list[Argument] = []
     recorded = name.direction in ("parameters_grad", "debug")
     if isinstance(body, list) or (
-        recorded
-        and isinstance(body, dict)
-        and next(iter(body), "") in ("type", "class_type", "dtype")
+        recorded and isinstance(body, dict) and next(iter(body), "") in ("type", "class_type", "dtype")
     ):
         found = arguments_in("", body)
         body = {}
@@ -381,9 +371,7 @@ def read_op(index, raw, body):
     register = body.get("is_nan")
     register = bool(register) if isinstance(register, int | float) else None
     has_inputs = any(k in body for k in ("input_args", "input_kwargs", "input"))
-    return Op(
-        index, raw, name, part(raw), found, register, body.get("is_recompute") is True, has_inputs
-    )
+    return Op(index, raw, name, part(raw), found, register, body.get("is_recompute") is True, has_inputs)
 
 
 # --- one rank ---------------------------------------------------------------------------------------
@@ -395,9 +383,7 @@ class Node:
 
     op: int
     kinds: frozenset
-    role: str = (
-        ""  # origin, promoted, parameter, unexplained, received, register, linked; "": no root
-    )
+    role: str = ""  # origin, promoted, parameter, unexplained, received, register, linked; "": no root
     real: bool = False  # gives out something bad that means something
     parents: list = field(default_factory=list)  # closest first
     absorbed: bool = False
@@ -536,11 +522,7 @@ class Rank:
         exact = last(lambda t: t == tensor)
         if exact:
             return exact, 0
-        view = last(
-            lambda t: (
-                (t.dtype, t.count, t.statistics) == (tensor.dtype, tensor.count, tensor.statistics)
-            )
-        )
+        view = last(lambda t: (t.dtype, t.count, t.statistics) == (tensor.dtype, tensor.count, tensor.statistics))
         if view:
             return view, 1
         extremes = tensor.statistics[:2]
@@ -616,9 +598,7 @@ class Rank:
             rows, out, asked, tells=tells, real=real, unexplained=unexplained, garbage=garbage,
             carries=carries,
         )  # fmt: skip
-        into_weights = (
-            judgement == "observed" and op.name.direction == "backward" and (real or unexplained)
-        )
+        into_weights = judgement == "observed" and op.name.direction == "backward" and (real or unexplained)
         if into_weights:
             judgement = "propagated" if real else "unexplained"
         if judgement == "origin" and not op.has_inputs and op.name.direction == "forward":
@@ -761,11 +741,7 @@ class Rank:
         if not out:
             return
         first = self.losses.get(op.name.call)
-        loss = (
-            direction == "forward"
-            and first is not None
-            and (first or all(t.count == 1 for t in bad_out))
-        )
+        loss = direction == "forward" and first is not None and (first or all(t.count == 1 for t in bad_out))
         end = loss or self.ends_forward(op.index)
         if judgement == "intended":
             if end and any(t.count == 1 for t in bad_out):
@@ -904,11 +880,7 @@ class Rank:
         children = {id(n): [c for c in self.nodes if n in c.parents] for n in self.nodes}
         for node in self.nodes:  # 6: a gradient nobody absorbed or carried on
             carried = node.communicated or any(c.real for c in children[id(node)])
-            if (
-                self.ops[node.op].part == "backward"
-                and node.real
-                and not (carried or node.absorbed)
-            ):
+            if self.ops[node.op].part == "backward" and node.real and not (carried or node.absorbed):
                 node.seed = True
         self.spread_harm()
         for node in self.nodes:
@@ -954,11 +926,7 @@ class Rank:
             before = [n for n in records if n.op < node.op and is_backward(n)]
             forward = [n for n in records if n.op < node.op and not is_backward(n)]
             dumped = any(op.part == "backward" and op.name.base == base for op in self.ops)
-            earlier = [
-                n
-                for n in self.nodes
-                if n.real and n.op < node.op and self.ops[n.op].part == "backward"
-            ]
+            earlier = [n for n in self.nodes if n.real and n.op < node.op and self.ops[n.op].part == "backward"]
             parent = (
                 behind[0] if behind
                 else before[-1] if before
@@ -1031,9 +999,7 @@ def exchanges(rank, op):
         return argument.field == "input_kwargs" and argument.keyword == at["kwarg"]
 
     def integer(at):
-        found = [
-            a.value for a in op.arguments if at and isinstance(a.value, Number) and is_named(a, at)
-        ]
+        found = [a.value for a in op.arguments if at and isinstance(a.value, Number) and is_named(a, at)]
         return int(found[0].value) if found else None
 
     inputs = [a for a in op.arguments if a.field in INPUTS]
@@ -1109,9 +1075,7 @@ def batch(rank, op):
                 mine, theirs = entry.path, a.path[: len(entry.path)]
                 if isinstance(mine[0], str) and isinstance(a.path[0], int):
                     # A keyword list stands first in the output.
-                    numbers = [
-                        [p for p in path if isinstance(p, int)][-1:] for path in (mine, theirs)
-                    ]
+                    numbers = [[p for p in path if isinstance(p, int)][-1:] for path in (mine, theirs)]
                     if numbers[0] == numbers[1]:
                         return [(a, t)]
                 elif mine == theirs:
@@ -1214,9 +1178,7 @@ def match_all(ranks):
         if e.flow in ("send", "recv") and e.peer is not None:
             way = (e.rank, e.peer) if e.flow == "send" else (e.peer, e.rank)
             named = e.group.id or e.group.ranks
-            channels.setdefault((*way, e.tag), {}).setdefault(named, ([], []))[
-                e.flow == "recv"
-            ].append(e)
+            channels.setdefault((*way, e.tag), {}).setdefault(named, ([], []))[e.flow == "recv"].append(e)
     for (source, destination, _), groups in channels.items():
         left: tuple[list, list] = ([], [])
 
@@ -1295,9 +1257,7 @@ def settle_receipts(ranks, found):
         before = [(e.given_real, e.receipt, e.giver) for e in events]
         for e in events:
             if e.given:
-                e.given_real = e.given.real or any(
-                    c.receipt in DELIVERED for c in e.given.conditions
-                )
+                e.given_real = e.given.real or any(c.receipt in DELIVERED for c in e.given.conditions)
         for match in found:
             receive(match)
         if before == [(e.given_real, e.receipt, e.giver) for e in events]:
@@ -1560,11 +1520,7 @@ def blame(ranks, candidates):
 def classify(ranks, candidates):
     several = len(ranks) > 1
     hidden = several and not any(r.events for r in ranks)
-    explained = [
-        c
-        for c in candidates
-        if not c.demoted and (c.cause not in ("input", "unrecorded", "entered"))
-    ]
+    explained = [c for c in candidates if not c.demoted and (c.cause not in ("input", "unrecorded", "entered"))]
     for c in candidates:
         others = [o for o in explained if o.rank is not c.rank]
         elsewhere = bool(others) and not all(c in o.before for o in others)
@@ -1716,9 +1672,7 @@ def analyse(step_dir):
             }
             for c in findings
         ],
-        "happens_before": {
-            ((b.rank.number, b.raw), (c.rank.number, c.raw)) for c in ranked for b in c.before
-        },
+        "happens_before": {((b.rank.number, b.raw), (c.rank.number, c.raw)) for c in ranked for b in c.before},
         "communications": rows,
         "ranks": [
             {

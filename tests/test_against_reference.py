@@ -4,11 +4,12 @@ import os
 import tempfile
 from pathlib import Path
 
-import ovf
 import pytest
-import reference
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+
+import ovf
+import reference
 from ovf.testing import strategies, write_step
 from programs import programs, step_of
 

@@ -67,7 +67,7 @@ def test_errors_have_attributes(tmp_path):
     assert isinstance(caught.value, ovf.OvfError)
     with pytest.raises(ValueError, match="no step 7"):
         ovf.find_first_overflow(FAULTY, step=7)
-    with pytest.raises(KeyError):
+    with pytest.raises(ValueError, match="no rank 9; it has"):
         ovf.trace_rank(FAULTY, 9)
     with pytest.raises(ValueError, match="say which one"):
         ovf.trace_rank(FAULTY)

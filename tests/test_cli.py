@@ -6,10 +6,8 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -61,7 +59,7 @@ def test_exit_status(args, code):
 
 def test_the_answer_is_the_first_thing_on_the_screen():
     lines = run("check", FAULTY).stdout.splitlines()
-    assert lines[2].startswith("FIRST OVERFLOW  rank 1   Torch.exp.0.forward   op 14 of 47   certain")
+    assert lines[2].startswith("FIRST OVERFLOW  rank 1   Torch.exp.0.forward   exec_order 14 of 47 ops   certain")
     text = "\n".join(lines)
     for part in (
         "max 200",
@@ -188,7 +186,7 @@ def test_trace_has_the_skill_keys_and_every_candidate(tmp_path):
     for key in ("op_name", "exec_order", "output", "input_info", "construct_chain", "stack_info"):
         assert key in first
     assert (first["op_name"], first["exec_order"]) == ("Torch.exp.0.forward", 14)
-    assert first["input_info"] == [{"shape": [6, 4, 8], "Max": "200", "dtype": "float32"}]
+    assert first["input_info"] == [{"shape": [6, 4, 8], "Max": "200", "Min": "200", "dtype": "float32"}]
     assert "trainlib.py" in first["stack_info"][0]
     later = [a["op_name"] for a in data["all_anomalies"][1:]]
     assert "Torch.div.0.forward" in later  # healed, but at hand when the first is ruled out
@@ -399,20 +397,3 @@ def test_a_closed_pipe_is_no_error():
     assert done.returncode in (0, 1)
     assert "Traceback" not in done.stderr
     assert "Broken" not in done.stderr
-
-
-def test_interrupting_stops_soon(tmp_path):
-    fifo = tmp_path / "step0" / "rank0"
-    fifo.mkdir(parents=True)
-    os.mkfifo(fifo / "dump.json")  # a read that never ends
-    process = subprocess.Popen([sys.executable, "-m", "ovf", "check", str(fifo)], stderr=subprocess.PIPE)
-    time.sleep(1.0)
-    process.send_signal(signal.SIGINT)
-    started = time.time()
-    try:
-        process.wait(timeout=5)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        raise
-    assert process.returncode in (2, 130)
-    assert time.time() - started < 5

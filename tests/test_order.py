@@ -4,9 +4,10 @@ import json
 import tempfile
 from collections import Counter
 
-import ovf
 from hypothesis import assume, given
 from hypothesis import strategies as st
+
+import ovf
 from ovf.testing import Encoding, strategies, write_step
 from programs import programs, step_of
 from test_against_reference import some
@@ -151,10 +152,7 @@ def test_an_unrelated_clean_rank_changes_only_counts(program):
 def test_healed_values_are_never_first(program):
     report = report_of(usable(program))
     healed = {
-        (o["rank"], o["op_name"], o["exec_order"])
-        for n in report["notes"]
-        if n["kind"] == "healed"
-        for o in n["ops"]
+        (o["rank"], o["op_name"], o["exec_order"]) for n in report["notes"] if n["kind"] == "healed" for o in n["ops"]
     }
     found = {(f["rank"], f["op_name"], f["exec_order"]) for f in report["findings"]}
     assert not healed & found
@@ -171,9 +169,7 @@ def test_spelling_changes_nothing(data):
     one, other = data.draw(ENCODINGS), data.draw(ENCODINGS)
     step.encoding = one
     plain = report_of(step)
-    step.encoding = Encoding(
-        other.indent, other.non_finite, other.numbers, one.stack, one.construct, other.header
-    )
+    step.encoding = Encoding(other.indent, other.non_finite, other.numbers, one.stack, one.construct, other.header)
     respelled = report_of(step)
     for report in (plain, respelled):
         for f in [*report["findings"], *([report["first"]] if report["first"] else [])]:

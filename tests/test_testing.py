@@ -32,6 +32,7 @@ from ovf.testing import (
 )
 from ovf.testing.__main__ import main
 from ovf.testing.layout import Axis
+from ovf.testing.registration import register_types
 from ovf.testing.values import is_non_finite
 
 PLAIN = Encoding()
@@ -655,7 +656,7 @@ def test_a_layout_that_cannot_be_is_refused():
 
 
 def test_types_are_registered():
-    strategies.register_types()
+    register_types()
     drawn = []
 
     @settings(max_examples=5, database=None)

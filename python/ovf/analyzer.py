@@ -172,9 +172,7 @@ def trace_rank(
 
 
 def _anomaly(data: dict[str, Any], output: str) -> dict[str, Any]:
-    info = [
-        {"shape": shape, "Max": top, "Min": low, "dtype": dtype} for shape, top, low, dtype in data["input_info"]
-    ]
+    info = [{"shape": shape, "Max": top, "Min": low, "dtype": dtype} for shape, top, low, dtype in data["input_info"]]
     try:
         parsed = json.loads(output, parse_constant=str)  # bare NaN as "NaN": the trace is strict JSON
     except (ValueError, RecursionError):

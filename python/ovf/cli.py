@@ -121,7 +121,7 @@ _exit_zero = click.option("--exit-zero", is_flag=True, help="Exit 0 even if an o
     "--output-path",
     "output",
     type=click.Path(path_type=Path),
-    help="A new file for the chosen format (a name with a suffix), or a folder: it gets anomaly_analyze_<time>.json.",
+    help="A new file for the chosen format (a name with a suffix), or a folder: it gets anomaly_analyze_TIME.json as msprobe writes it, or ovf_report.json with --json.",
 )
 @click.option(
     "--format",
@@ -175,7 +175,13 @@ def check(
     Exit status: 0 clean, 1 overflow, 2 usage, unreadable input, nothing to judge, or incomplete evidence.
     """
     dump = _path_of(path, input_path)
+    if as_json and form not in {"text", "json"}:
+        msg = f"--json and --format {form} ask for two formats; give one"
+        raise click.UsageError(msg)
     form = "json" if as_json else form
+    if form == "msprobe" and output is not None and output.suffix:
+        msg = f"--format msprobe writes into a folder; {output} looks like a file"
+        raise click.UsageError(msg)
     started = time.perf_counter()
     with _progress(quiet=quiet) as progress:
         report = ovf.find_first_overflow(
@@ -191,26 +197,15 @@ def check(
     to_folder = output is not None and not output.suffix
     if output is not None and not to_folder and form != "msprobe":
         _write_file(report, form, output, dump, seconds=seconds, top=top, verbose=verbose)
-    elif not quiet and form != "msprobe":
+    elif not quiet and form != "msprobe" and not (to_folder and form != "text"):
         _print(report, form, seconds=seconds, top=top, verbose=verbose, color=color)
     if form == "msprobe" or (to_folder and form == "text"):
         _write_msprobe(report, output if to_folder and output else output or Path("output"), dump, quiet=quiet)
     elif to_folder and output is not None:
         output.mkdir(parents=True, exist_ok=True)
-        _write_file(
-            report,
-            form,
-            output / f"ovf_report.{form}",
-            dump,
-            seconds=seconds,
-            top=top,
-            verbose=verbose,
-        )
-    if report.incomplete and not allow_incomplete_ranks and report.verdict != "no_evidence":
-        _complain(
-            "the evidence is incomplete (see above); --allow-incomplete-ranks accepts that",
-            quiet=quiet,
-        )
+        target = output / f"ovf_report.{form}"
+        _write_file(report, form, target, dump, seconds=seconds, top=top, verbose=verbose)
+        _complain(f"wrote {target}", quiet=quiet)
     code = report.exit_code
     sys.exit(0 if exit_zero and code == 1 else code)
 
@@ -345,8 +340,13 @@ def ranks(
     console = _console()
     if report.communications:
         console.print(communications_table(report.communications))
+    elif report.verdict == "no_evidence":
+        console.print("nothing in this dump can be judged: it holds no Max and Min")
+        sys.exit(_USAGE)
+    elif report.total_communications == 0:
+        console.print("no communication is recorded in this dump (level L0, or a single process)")
     else:
-        console.print("no communication holds a non-finite value")
+        console.print(f"none of {report.total_communications:,} communication records holds a non-finite value")
     bad = any(c.source_ranks or c.propagated_ranks for c in report.communications)
     sys.exit(1 if bad else 0)
 
@@ -354,6 +354,7 @@ def ranks(
 @cli.command()
 @_path
 @_input
+@click.option("--json", "_as_json", is_flag=True, expose_value=False, help="The trace is JSON anyway.")
 @click.option("--rank", type=click.IntRange(0), help="Global rank; may be left out when there is only one.")
 @click.option(
     "-o",
@@ -375,10 +376,7 @@ def trace(
 ) -> None:
     """Trace one rank to its root cause: every candidate in order, as JSON."""
     dump = _path_of(path, input_path)
-    try:
-        data = ovf.trace_rank(dump, rank, step=step, rules=rules)
-    except KeyError as error:
-        raise ValueError(error.args[0]) from None
+    data = ovf.trace_rank(dump, rank, step=step, rules=rules)
     for warning in data["warnings"]:
         _complain(f"warning: {warning}")
     _json_out(data, output, "single_rank_trace.json", dump)

@@ -102,13 +102,14 @@ class Finding:
         phase: `forward`, `backward` or `optimizer`.
         reason: One sentence.
         slot: The bad input that nobody produced, for readers of outside values.
-        inputs, outputs: The op's tensors.
+        inputs, outputs: The op's tensors; empty where none was recorded (a receive has no input).
+        forward_inputs: Of a backward op: inputs of the forward call it belongs to, where recorded.
         scalars: Numbers given as arguments: (slot, text).
         module: Path of the innermost module around it.
         construct_chain: The op, its module, that one's module, ... up to the root.
         stack: Call stack, innermost first.
         stack_info: The same as recorded lines.
-        hint: Likely cause.
+        hint: Likely cause, or `None`.
         only_in_recompute: It ran in activation recomputation.
         members: Other members or ranks that show the same.
         missing_ranks: Ranks whose data is not in the dump, for `missing_rank`.
@@ -132,6 +133,7 @@ class Finding:
     reason: str
     slot: str | None
     inputs: tuple[Value, ...]
+    forward_inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
     scalars: tuple[tuple[str, str], ...]
     module: str | None
@@ -158,6 +160,7 @@ class Finding:
             record=record,
             why_not_certain=tuple(data["why_not_certain"]),
             inputs=tuple(Value.from_json(v) for v in data["inputs"]),
+            forward_inputs=tuple(Value.from_json(v) for v in data["forward_inputs"]),
             outputs=tuple(Value.from_json(v) for v in data["outputs"]),
             scalars=tuple((s, v) for s, v in data["scalars"]),
             construct_chain=tuple(data["construct_chain"]),
@@ -257,8 +260,7 @@ class RankSummary:
     def from_json(cls, data: Mapping[str, Any]) -> RankSummary:
         """From the JSON contract."""
         bad = data["first_bad"]
-        first = RankOp(data["rank"], bad["name"], bad["op"]) if bad else None
-        return _take(cls, data, first_bad=first)
+        return _take(cls, data, first_bad=_take(RankOp, bad) if bad else None)
 
 
 @dataclass(frozen=True)
@@ -409,6 +411,11 @@ class Report:
     def unreadable(self) -> tuple[Unreadable, ...]:
         """Files that could not be read, or not to their end."""
         return tuple(_take(Unreadable, u) for u in self._data["unreadable"])
+
+    @property
+    def total_communications(self) -> int:
+        """Communication records over all ranks."""
+        return int(self._data["total_communications"])
 
     @property
     def total_ops(self) -> int:

@@ -61,6 +61,11 @@ def ranks_text(ranks: Sequence[int]) -> str:
     return f"rank{'' if len(ranks) == 1 else 's'} {shown}"
 
 
+def plural(count: int, noun: str) -> str:
+    """`1 rank`, `2 ranks`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def bytes_text(count: int) -> str:
     """`6.1 GB`."""
     size = float(count)
@@ -98,6 +103,8 @@ def _screen(report: Report, *, seconds: float, top: int, verbose: bool) -> Itera
     elif report.verdict == "clean":
         text = Text("CLEAN  ", style=_STYLE["clean"])
         text.append("no non-finite value that was not intended or healed", style="default")
+        if report.incomplete:
+            text.append(", in what could be read", style="yellow")
         yield text
     else:
         text = Text("NO EVIDENCE  ", style=_STYLE["no_evidence"])
@@ -106,14 +113,15 @@ def _screen(report: Report, *, seconds: float, top: int, verbose: bool) -> Itera
         yield Text('  record values: "task": "statistics", "summary_mode": "statistics" in msProbe\'s config')
     yield from _unreadable(report)
     yield from _notes(report, verbose=verbose)
+    if report.exit_code == 2 and report.verdict != "no_evidence":  # noqa: PLR2004 - the documented status
+        yield Text("exit 2: the evidence is incomplete; --allow-incomplete-ranks accepts that", style="yellow")
 
 
 def _head(report: Report, seconds: float) -> Text:
-    count = len(report.ranks)
     parts = [
         printable(report.step_label),
-        f"{count} rank{'' if count == 1 else 's'}",
-        f"{report.total_ops:,} ops",
+        plural(len(report.ranks), "rank"),
+        plural(report.total_ops, "op"),
         f"{bytes_text(report.total_bytes)} read in {seconds:.2f} s",
     ]
     others = [label for label, verdict in report.steps[:-1] if verdict == "clean"]
@@ -127,11 +135,15 @@ def _finding(finding: Finding, report: Report, title: str, *, verbose: bool) -> 
     head = Text(f"{title}  ", style="bold red" if title == "FIRST OVERFLOW" else "bold")
     head.append(f"rank {finding.rank}   ", style="bold")
     head.append(printable(finding.op_name), style="bold cyan")
-    head.append(f"   op {finding.exec_order:,} of {total:,}   ", style="default")
+    head.append(f"   exec_order {finding.exec_order:,} of {total:,} ops   ", style="default")
     head.append(finding.certainty, style="green" if finding.certainty == "certain" else "yellow")
     yield head
     yield Text(f"  {printable(finding.reason)}  ({_KINDS[finding.kind]}, {finding.phase})")
-    for value in (*finding.inputs, *finding.outputs):
+    for value in finding.inputs:
+        yield _value(value)
+    for value in finding.forward_inputs:
+        yield _value(value, before="forward ")
+    for value in finding.outputs:
         yield _value(value)
     for slot, text in finding.scalars:
         if text.lower().lstrip("-") in {"inf", "nan"}:
@@ -143,15 +155,17 @@ def _finding(finding: Finding, report: Report, title: str, *, verbose: bool) -> 
         yield _labelled("note", "it ran in activation recomputation", style="yellow")
     if finding.members:
         shown = sorted({m.rank for m in finding.members})
-        yield _labelled("also", f"shown by {ranks_text(shown)}")
+        word = "sent by" if finding.inputs == () and finding.kind in {"communication", "corruption"} else "shown by"
+        yield _labelled("also", f"{word} {ranks_text(shown)}")
     if finding.hint:
-        yield _labelled("likely", f"{finding.hint.likely}; check {finding.hint.check}", style="magenta")
+        yield _labelled("likely", finding.hint.likely, style="magenta")
+        yield _labelled("next", finding.hint.check, style="magenta")
 
 
-def _value(value: Value) -> Text:
+def _value(value: Value, before: str = "") -> Text:
     bad = value.class_ not in {"finite", "unknown"}
     shape = "[" + ", ".join(map(str, value.shape)) + "]"
-    line = Text(f"    {printable(value.slot):<22} {shape:<16} {printable(value.dtype):<9}  ")
+    line = Text(f"    {before + printable(value.slot):<22} {shape:<16} {printable(value.dtype):<9}  ")
     if value.class_ == "unknown":
         line.append("no statistics", style="dim")
         return line
@@ -203,8 +217,10 @@ def _spread(report: Report, *, verbose: bool) -> Iterator[Text]:
     if spread is None:
         return
     line = Text("SPREAD  ", style="bold")
-    count = len(spread.ranks)
-    line.append(f"{spread.ops:,} ops after it are bad, on {count} of {len(report.ranks)} ranks")
+    bad = "1 op after it is bad" if spread.ops == 1 else f"{spread.ops:,} ops after it are bad"
+    line.append(f"{bad}, on {len(spread.ranks)} of {plural(len(report.ranks), 'rank')}")
+    if len(report.ranks) > 1 and report.total_communications == 0:
+        line.append(" (no communication is in the dump: how it reached other ranks is not known)")
     if spread.symptom is not None and spread.symptom_kind is not None:
         what = spread.symptom_kind.replace("_", " ")
         seen = f"; first noticed: {what}, rank {spread.symptom.rank}, {printable(spread.symptom.op_name)}"
@@ -217,10 +233,10 @@ def _spread(report: Report, *, verbose: bool) -> Iterator[Text]:
         text.append(f"   {printable(hop.op_name)}", style="dim")
         yield text
     if len(spread.hops) > len(hops):
-        yield Text(f"  (+{len(spread.hops) - len(hops)} more hops, -v)", style="dim")
+        yield Text(f"  (+{plural(len(spread.hops) - len(hops), 'more hop')}, -v)", style="dim")
     if verbose:
         for step in report.path:
-            omitted = f"   ({step.omitted} ops between)" if step.omitted else ""
+            omitted = f"   ({plural(step.omitted, 'op')} between)" if step.omitted else ""
             yield Text(
                 f"    {step.via:<14} rank {step.rank:<5} {printable(step.op_name)}{omitted}",
                 style="dim",
@@ -240,7 +256,7 @@ def _also(report: Report, top: int) -> Iterator[Text]:
             line.append(", ...")
     later = len(rest) - len(concurrent) + int(report.to_dict()["findings_omitted"])
     if later:
-        line.append(f"; {later} later ones (--top N)")
+        line.append(f"; {plural(later, 'later finding')} (--top N)")
     if line.plain.strip() != "ALSO":
         yield line
 
@@ -268,24 +284,25 @@ def _notes(report: Report, *, verbose: bool) -> Iterator[Text]:
 def communications_table(communications: Sequence[Communication]) -> Table:
     """Source, propagated and normal ranks of each communication."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in (
-        "communication",
-        "group",
-        "source",
-        "propagated",
-        "normal",
-        "unmatched",
-        "verdict",
-    ):
+    for title in ("communication", "members", "source", "propagated", "normal", "unmatched", "verdict"):
         table.add_column(title, overflow="fold")
     for c in communications:
-        group = c.group_id or "default"
+        members = Text(printable(_members(c)))
         lost = (*c.missing_ranks, *c.unmatched_ranks)
         row = (c.source_ranks, c.propagated_ranks, c.normal_ranks, tuple(sorted(lost)))
         cells = [_cell(ranks) for ranks in row]
         style = "red" if c.verdict in {"overflow", "origin", "entered"} else None
-        table.add_row(Text(printable(c.op_name)), Text(printable(group)), *cells, Text(c.verdict), style=style)
+        table.add_row(Text(printable(c.op_name)), members, *cells, Text(c.verdict), style=style)
     return table
+
+
+def _members(c: Communication) -> str:
+    """`2 -> 4` for a pair, the ranks of a group with its id otherwise."""
+    pair = 2
+    if c.api in {"send", "isend", "recv", "irecv"} and len(c.members) == pair:
+        return f"{c.members[0].rank} -> {c.members[1].rank}"
+    ranks = ranks_text(sorted(m.rank for m in c.members)).split(" ", 1)[1]
+    return f"{ranks} ({c.group_id})" if c.group_id else ranks
 
 
 def _cell(ranks: Sequence[int]) -> Text:

@@ -200,7 +200,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     layout = training.layout
     large = training.layers * training.micro_batches * layout.ranks > _LARGE * layout.pp
     processes = options.processes or (os.cpu_count() or 1 if large else 1)
-    truth = write_training(options.out, training, encoding, damage, processes=processes)
+    try:
+        truth = write_training(options.out, training, encoding, damage, processes=processes)
+    except FileExistsError as error:
+        parser.error(str(error))
     described = {
         "case": options.out.name,
         "model": "moe" if layout.ep > 1 else "gpt",

@@ -164,6 +164,13 @@ def _cut(path: Path, kept: int) -> None:
     os.truncate(path, max(min(kept if kept >= 0 else size + kept, size), 0))
 
 
+def _new_folder(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        raise FileExistsError(f"{folder}: holds a step already; choose another directory")
+    return folder
+
+
 def write_step(
     directory: str | os.PathLike[str],
     step: Step,
@@ -180,11 +187,13 @@ def write_step(
 
     Returns:
         The step directory.
+
+    Raises:
+        FileExistsError: the step directory holds something already; two steps are never mixed.
     """
     damage = damage or step.damage
     encoding = encoding or step.encoding
-    folder = Path(directory) / f"step{step.number}"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = _new_folder(Path(directory) / f"step{step.number}")
     for rank, ops in step.ranks.items():
         if rank in damage.missing:
             continue
@@ -218,11 +227,13 @@ def write_training(
 
     Returns:
         The right answer.
+
+    Raises:
+        FileExistsError: the step directory holds something already; two steps are never mixed.
     """
     damage = damage or Damage()
     encoding = encoding or Encoding()
-    folder = Path(directory) / f"step{training.number}"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = _new_folder(Path(directory) / f"step{training.number}")
     ranks = [rank for rank in range(training.layout.ranks) if rank not in damage.missing]
     shares = [ranks[i::processes] for i in range(min(processes, len(ranks)))]
     if len(shares) <= 1:

@@ -17,7 +17,7 @@ use crate::{Options, Position};
 const LISTED: usize = 1000;
 
 /// Shape, Max, Min and dtype of an input; statistics as text, as the skill seed has them.
-pub type InputInfo = (Vec<i64>, Option<String>, Option<String>, String);
+pub(crate) type InputInfo = (Vec<i64>, Option<String>, Option<String>, String);
 
 /// One op that may be the root cause.
 #[derive(Debug, Clone, PartialEq, Serialize)]
