@@ -45,8 +45,8 @@ class Program(NamedTuple):
 
 
 @st.composite
-def programs(draw, *, max_ranks=4, max_actions=14, damaged=True):
-    ranks = draw(st.integers(1, max_ranks))
+def programs(draw, *, min_ranks=1, max_ranks=4, max_actions=14, damaged=True):
+    ranks = draw(st.integers(min_ranks, max_ranks))
     kinds = ["compute"] * 5
     if ranks > 1:
         kinds += ["send"] * 3 + ["exchange"] + list(COLLECTIVES)

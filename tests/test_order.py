@@ -52,7 +52,9 @@ def counts_of(report, called=lambda rank: rank):
 
 
 def without_bytes(report):
-    return json.dumps({**report, "total_bytes": 0})
+    """The report without what the place and the spelling of files must change."""
+    files = [{**u, "path": "", "line": 0, "column": 0} for u in report["unreadable"]]
+    return json.dumps({**report, "total_bytes": 0, "unreadable": files})
 
 
 @given(programs())
@@ -132,12 +134,12 @@ def test_threads_and_repetition_change_no_byte(program):
     assert len(texts) == 1
 
 
-@given(programs())
-@some(100)
+@given(programs(min_ranks=2))
+@some(60)
 def test_an_unrelated_clean_rank_changes_only_counts(program):
-    assume(program.ranks > 1 and len(program.missing) == 0)
-    assume(any(a.what != "compute" for a in program.actions))  # else nothing tells ranks' relation
-    assume(all(len(a.others) + 1 < program.ranks for a in program.actions))  # no group of all
+    # Not where it makes one rank several, joins the group of all, or hides that ranks communicate.
+    assume(len(step_of(program).ranks) > 1 and program.ranks % 2 == 0)
+    assume(any(a.what != "compute" for a in program.actions))
     plain, more = report_of(usable(program)), report_of(step_of(program, extra_rank=True))
     assert more["verdict"] == plain["verdict"]
     assert told(more) == told(plain)
