@@ -13,6 +13,7 @@ if importlib.util.find_spec("ovf") is None:
     # Nothing here needs the compiled part of ovf: a checkout that was not built will do.
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
 
+from build_env import real_cann
 from simulator import Simulator
 
 
