@@ -13,6 +13,7 @@ if importlib.util.find_spec("ovf") is None:
     # Nothing here needs the compiled part of ovf: a checkout that was not built will do.
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
 
+from build_env import real_cann
 from simulator import Simulator
 
 
@@ -24,6 +25,11 @@ def simulator() -> Simulator:
     root = Path(place).resolve()
     if not (root / "env.json").exists():
         pytest.skip(f"{root} is not finished: run python tests/npu/build_env.py {root}")
+    found = real_cann()
+    if found is not None:
+        pytest.skip(
+            f"this machine has a CANN of its own ({found}); the simulator must not shadow it"
+        )
     if os.environ.get("CI"):
         pytest.skip("the simulator environment is never used in CI")
     return Simulator(root)

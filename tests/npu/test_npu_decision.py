@@ -65,5 +65,8 @@ def test_python_and_cpp_agree_on_any_version(decide, version):
     assert (decision == 2) is gate.cann_allows(version)
 
 
-def test_only_exactly_one_requests():
-    assert [value for value in VALUES if gate.is_requested(value)] == ["1"]
+def test_only_exactly_one_requests(decide):
+    values = [*VALUES, "1 ", "01", "10", "1.0", "on", "TRUE", "-1"]
+    answers = decide([(value, "9.1.0", True) for value in values])
+    assert [value for value in values if gate.is_requested(value)] == ["1"]
+    assert [v for v, (decision, _, _) in zip(values, answers, strict=True) if decision] == ["1"]
