@@ -122,3 +122,29 @@ def test_a_byte_order_mark_is_skipped(tmp_path):
     file = step / "rank0" / "dump.json"
     file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
     assert ovf.find_first_overflow(step).first.op_name == "Torch.log.0.forward"
+
+
+def test_interrupting_stops_soon(tmp_path):
+    record = json.dumps(op([t(1.0, -1.0)] * 3, [t(NAN, NAN)]))
+    folder = tmp_path / "rank0"
+    folder.mkdir()
+    with (folder / "dump.json").open("w") as file:
+        file.write('{"task": "statistics", "data": {"a.0.forward": {}')
+        for i in range(250_000):
+            file.write(f',\n"Torch.log.{i}.forward": {record}')
+        file.write("}}")
+    code = f"""
+import signal, threading, time, ovf
+def stop():
+    global sent
+    sent = time.monotonic()
+    signal.raise_signal(signal.SIGINT)
+threading.Timer(0.15, stop).start()
+try:
+    ovf.find_first_overflow({str(folder)!r})
+except KeyboardInterrupt:
+    print(time.monotonic() - sent)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout, f"the analysis was over before it was interrupted {done.stderr}"
+    assert float(done.stdout) < 0.5

@@ -90,6 +90,9 @@ def _path_of(path: Path | None, input_path: Path | None) -> Path:
         msg = "give the dump once: as PATH or with -i/--input_path"
         raise click.UsageError(msg)
     chosen = path if path is not None else input_path
+    if "" in sys.argv:
+        msg = "the path is empty"
+        raise click.UsageError(msg)
     assert chosen is not None  # noqa: S101 - for the type checker; said above
     return chosen
 
@@ -405,6 +408,11 @@ def rules(rules: Path | None) -> None:
 
 def main() -> None:
     """Run the command; turn errors into one clear line and the right exit status."""
+    for stream in ("stdout", "stderr"):
+        if getattr(sys, stream) is None:  # closed by the caller
+            setattr(sys, stream, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - until the end
+        elif hasattr(getattr(sys, stream), "reconfigure"):
+            getattr(sys, stream).reconfigure(errors="backslashreplace")  # a terminal that cannot show a sign
     try:
         code = cli.main(standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)

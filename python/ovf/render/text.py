@@ -27,6 +27,7 @@ _NEAR_LIMIT = 0.5
 _FRAMES = 3
 _NOTE_OPS = 3
 _RANKS_SHOWN = 16
+_LONGEST = 400
 _KINDS = {
     "compute": "computed here",
     "communication": "made by the communication",
@@ -38,7 +39,9 @@ _KINDS = {
 
 
 def printable(text: str) -> str:
-    """The text with control characters (and bidirectional overrides) made visible."""
+    """The text with control characters (and bidirectional overrides) made visible, cut where nobody would read on."""
+    if len(text) > _LONGEST:
+        text = f"{text[:_LONGEST]}... ({len(text):,} characters)"
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 

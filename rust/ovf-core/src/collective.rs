@@ -108,6 +108,9 @@ fn world(timelines: &[Timeline]) -> Vec<Rank> {
         world.extend(t.groups.iter().flat_map(|g| g.ranks.iter().copied()));
         world.extend(t.events.iter().filter_map(|e| e.communication.peer));
     }
+    // Numbers that the folders skip are ranks too.
+    let top = timelines.iter().map(|t| t.rank).max().unwrap_or(0).min(1 << 20);
+    world.extend(0..top);
     world.sort_unstable();
     world.dedup();
     world

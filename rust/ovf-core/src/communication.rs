@@ -55,6 +55,8 @@ pub struct Communication {
     pub batched: bool,
     /// An entry of a batch whose own call is recorded behind it: that record has the truth, this one is left out.
     pub superseded: bool,
+    /// How many members there are at least: tensors in a gathered list, or how much larger one side is.
+    pub parts: u32,
     /// Number of elements of the first contributed (else received) tensor: members of one collective must agree
     /// where the operation demands it.
     pub numel: i64,
@@ -96,7 +98,26 @@ pub(crate) fn exchanges<'o, 'a>(
             _ => None,
         })
     };
-    let rank = |at: &Option<ArgumentRef>| integer(at).and_then(|n| Rank::try_from(n).ok());
+    // Since torch 2.6 root and peer may be given as a rank within the group (`group_src`, `group_dst`).
+    let listed = op.arguments.iter().find_map(|a| match &a.value {
+        Value::Group(g) if a.slot.field.is_input() => Some(g.ranks.as_slice()),
+        _ => None,
+    });
+    let within = ["group_src", "group_dst"].iter().find_map(|name| {
+        op.arguments.iter().find_map(|a| match a.value {
+            Value::Number(n) if a.slot.field == Field::InputKwargs && a.slot.keyword() == Some(name) => Some(n),
+            _ => None,
+        })
+    });
+    let within = within.and_then(|n| match listed {
+        Some(ranks) if !ranks.is_empty() => ranks.get(n as usize).copied(),
+        _ => Some(n as Rank),
+    });
+    let rank = |at: &Option<ArgumentRef>| {
+        at.as_ref()?;
+        integer(at).and_then(|n| Rank::try_from(n).ok()).or(within)
+    };
+    let first_of_group = listed.and_then(|ranks| ranks.first().copied()).unwrap_or(0);
     let is_async = row.always_async
         || row
             .async_flag
@@ -105,21 +126,34 @@ pub(crate) fn exchanges<'o, 'a>(
     let contributed = contributed(op, &row.contributes, &row.receives);
     let received = received(op, &row.receives, &row.contributes);
     let numel = contributed.first().or(received.first()).map_or(0, |(_, t)| t.numel());
+    let parts = parts(row.flow, &contributed, &received);
     let communication = Communication {
         op: index,
         item: 0,
         api: name.api.to_owned(),
         flow: row.flow,
         group: 0,
-        root: rank(&row.root).or(matches!(row.flow, Flow::FromRoot | Flow::ToRoot).then_some(0)),
+        root: rank(&row.root).or(matches!(row.flow, Flow::FromRoot | Flow::ToRoot).then_some(first_of_group)),
         peer: rank(&row.peer),
         tag: integer(&row.tag).unwrap_or(0),
         is_async,
         batched: false,
         superseded: false,
+        parts,
         numel,
     };
     vec![Exchange { communication, group: group.unwrap_or_default(), contributed, received }]
+}
+
+/// A lower bound of the number of members, from what an unrooted collective takes and gives.
+fn parts(flow: Flow, contributed: &[(&Argument, &TensorStat)], received: &[(&Argument, &TensorStat)]) -> u32 {
+    if flow != Flow::All {
+        return 1;
+    }
+    let count = |side: &[(&Argument, &TensorStat)]| side.iter().map(|(_, t)| t.numel()).sum::<i64>();
+    let (given, got) = (count(contributed), count(received));
+    let ratio = if given > 0 && got > 0 { given.max(got) / given.min(got) } else { 1 };
+    ratio.max(contributed.len().max(received.len()) as i64).clamp(1, i64::from(u32::MAX)) as u32
 }
 
 fn contributed<'o, 'a>(
@@ -220,6 +254,7 @@ fn batch<'o, 'a>(op: &'o Op<'a>, index: u32) -> Vec<Exchange<'o, 'a>> {
                 is_async: true,
                 batched: true,
                 superseded: false,
+                parts: 2,
                 numel,
             },
             group: group_of(p2p),

@@ -145,8 +145,11 @@ fn select(step: &Step, options: &Options) -> Result<Vec<RankSource>> {
 
 fn pool(step: &Step, options: &Options) -> Result<rayon::ThreadPool> {
     // A pool of its own: rayon's global one does not survive fork().
+    // More threads than ranks have nothing to do.
+    let ranks = step.ranks.len().max(1);
+    let wanted = options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     rayon::ThreadPoolBuilder::new()
-        .num_threads(options.threads.unwrap_or(0))
+        .num_threads(wanted.clamp(1, ranks))
         .stack_size(16 << 20)
         .thread_name(|i| format!("ovf-{i}"))
         .build()
@@ -169,7 +172,7 @@ fn summarise(source: &RankSource, options: &Options, progress: &Progress) -> (Op
             return (None, Some(unreadable(source, None, error.message, help, 0)));
         }
     };
-    let mut timeline = build(&bytes, source.rank, &source.label, &options.rules);
+    let mut timeline = timeline::build_until(&bytes, source.rank, &source.label, &options.rules, &progress.cancel);
     progress.bytes.fetch_add(bytes.len() as u64, Atomic::Relaxed);
     progress.ranks.fetch_add(1, Atomic::Relaxed);
     if bytes.changed() {

@@ -530,7 +530,12 @@ impl<'t> Replay<'t> {
             (Flow::FromRoot, _, Some(root)) => vec![root],
             _ => giver_ranks.iter().chain(&entry.missing).chain(&entry.absent).copied().collect(),
         };
-        let unseen = should_give.iter().any(|r| !giver_ranks.contains(r))
+        // The default group does not list its members: sizes and the lone record say whether some are not here.
+        let listed = !entry.group.ranks.is_empty() || !entry.group.id.is_empty();
+        let expected = entry.members.iter().map(|m| event_of(m).communication.parts).max().unwrap_or(1).max(2);
+        let unlisted = entry.flow == Flow::All && !listed && (entry.members.len() as u32) < expected;
+        let unseen = unlisted
+            || should_give.iter().any(|r| !giver_ranks.contains(r))
             || givers.iter().any(|m| event_of(m).given.as_ref().is_some_and(|g| !g.judged))
             || givers.iter().all(|m| event_of(m).given.is_none())
             || entry.state == MatchState::TypeMismatch;

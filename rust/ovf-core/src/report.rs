@@ -359,7 +359,7 @@ pub struct Report {
     pub notes: Vec<Note>,
     /// Every rank, ascending.
     pub ranks: Vec<RankReport>,
-    /// Communications with anomalies or without all members.
+    /// Communications with anomalies, or that a dumped member lacks.
     pub communications: Vec<CommunicationReport>,
     /// Communications beyond those listed.
     pub communications_omitted: u32,

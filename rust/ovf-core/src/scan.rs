@@ -7,10 +7,15 @@
 //!
 //! Inside an op only strings and brackets are followed ([`crate::structural`]); its grammar is checked when (and if) it is parsed.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use rustc_hash::FxHashMap;
 
 use crate::structural::{Skipped, large_exponent, skip_container, starts_like_non_finite};
 use crate::token::{Cursor, Read, Stop};
+
+/// Ops between two looks at the cancel switch: well under a millisecond.
+const CANCEL_EVERY: usize = 512;
 
 /// One op's place in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,6 +84,11 @@ pub struct Index {
 /// Indexes a dump.
 #[must_use]
 pub fn scan(bytes: &[u8]) -> Index {
+    scan_until(bytes, &AtomicBool::new(false))
+}
+
+/// Indexes a dump; soon after `cancel` is set it stops with what it has.
+pub(crate) fn scan_until(bytes: &[u8], cancel: &AtomicBool) -> Index {
     let mut index = Index {
         task: None,
         level: None,
@@ -90,7 +100,7 @@ pub fn scan(bytes: &[u8]) -> Index {
         ending: Ending::Complete,
     };
     let mut cursor = Cursor::new(bytes, 0);
-    if let Err(stop) = read_header(&mut cursor, &mut index) {
+    if let Err(stop) = read_header(&mut cursor, &mut index, cancel) {
         index.ending = match stop {
             Stop::End => Ending::Cut(bytes.len()),
             Stop::Unexpected { at, expected } => Ending::Damaged(at, expected),
@@ -100,7 +110,7 @@ pub fn scan(bytes: &[u8]) -> Index {
     index
 }
 
-fn read_header(cursor: &mut Cursor, index: &mut Index) -> Read<()> {
+fn read_header(cursor: &mut Cursor, index: &mut Index, cancel: &AtomicBool) -> Read<()> {
     cursor.expect(b'{', "a JSON object")?;
     if cursor.eat(b'}')? {
         return Ok(());
@@ -111,7 +121,7 @@ fn read_header(cursor: &mut Cursor, index: &mut Index) -> Read<()> {
         match &cursor.bytes[key] {
             b"data" if cursor.peek()? == b'{' => {
                 index.has_data = true;
-                read_data(cursor, index)?;
+                read_data(cursor, index, cancel)?;
             }
             b"task" => index.task = read_text(cursor)?,
             b"level" => index.level = read_text(cursor)?,
@@ -133,7 +143,7 @@ fn read_text(cursor: &mut Cursor) -> Read<Option<String>> {
     Ok(Some(String::from_utf8_lossy(&cursor.bytes[range]).into_owned()))
 }
 
-fn read_data(cursor: &mut Cursor, index: &mut Index) -> Read<()> {
+fn read_data(cursor: &mut Cursor, index: &mut Index, cancel: &AtomicBool) -> Read<()> {
     cursor.expect(b'{', "an object")?;
     if cursor.eat(b'}')? {
         return Ok(());
@@ -154,6 +164,9 @@ fn read_data(cursor: &mut Cursor, index: &mut Index) -> Read<()> {
         });
         if !cursor.eat(b',')? {
             return cursor.expect(b'}', "',' or '}' after an op");
+        }
+        if index.entries.len().is_multiple_of(CANCEL_EVERY) && cancel.load(Ordering::Relaxed) {
+            return Err(Stop::End);
         }
     }
 }

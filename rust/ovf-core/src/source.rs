@@ -261,12 +261,17 @@ impl Bytes {
     /// [`ErrorKind::NotFound`] or [`ErrorKind::Io`].
     pub fn open(path: &Path, map: bool) -> Result<Self> {
         let fail = |e: std::io::Error| Error::io(path, &e);
+        // Asked before opening: opening a pipe waits for its writer.
+        let kind = std::fs::metadata(path).map_err(fail)?;
+        if kind.is_dir() {
+            return Err(Error::new(ErrorKind::Io(None), path, "is a folder, expected a file"));
+        }
+        if !kind.is_file() {
+            return Err(Error::new(ErrorKind::Io(None), path, "is no regular file"));
+        }
         let mut file = File::open(path).map_err(fail)?;
         let meta = file.metadata().map_err(fail)?;
         let len = meta.len();
-        if meta.is_dir() {
-            return Err(Error::new(ErrorKind::Io(None), path, "is a folder, expected a file"));
-        }
         if map
             && meta.is_file()
             && len >= MAP_FROM

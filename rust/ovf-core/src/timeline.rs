@@ -11,6 +11,7 @@
 
 use std::borrow::Cow;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::{Deserialize, Serialize};
@@ -23,13 +24,15 @@ use crate::op::{Argument, Direction, Field, Kinds, Op, OpName, Rank, TensorStat,
 use crate::parse::{Part, parse_op};
 use crate::provenance::{self, Link, Meaning, NodeId, Values};
 use crate::rules::{Is, OperatorRules, Rules};
-use crate::scan::{Ending, Index, scan};
+use crate::scan::{Ending, Index, scan_until};
 use crate::token::{Stop, unescape};
 
 /// Harmful roots kept for a rank (beyond them they are counted): the first ones are what anybody reads.
 const MARKS_KEPT: usize = 256;
 /// Healed roots kept for a rank.
 const HEALED_KEPT: usize = 32;
+/// Records looked at to tell what a dump leaves out.
+const LOOKED_AT: usize = 64;
 /// Conditions kept for a promoted origin.
 const CONDITIONS_KEPT: usize = 8;
 
@@ -95,6 +98,8 @@ pub struct Mark {
     pub reach: u32,
     /// Ran inside activation recomputation, by the record.
     pub recompute: bool,
+    /// One side of the record is not dumped (`data_mode`): what stands there is not known.
+    pub one_sided: bool,
     /// Communications whose delivered `-inf` it takes for a mask: if one of them was an overflow, so is this.
     pub conditions: Vec<u32>,
     /// The communication, for [`Cause::Received`].
@@ -265,8 +270,8 @@ pub struct Timeline {
     pub completeness: Completeness,
     /// Whether any value of the rank can be judged.
     pub has_statistics: bool,
-    /// Whether any module record is in the dump.
-    pub has_modules: bool,
+    /// Whether only modules are dumped (level L0).
+    pub modules_only: bool,
     /// What is wrong with the file, with its place.
     pub problem: Option<Problem>,
     /// Other remarks about the file.
@@ -330,6 +335,9 @@ struct Builder<'a> {
     /// Bases (with number) of forwards whose gradient starts a run of backwards: losses.
     losses: FxHashMap<u64, bool>,
     modules_only: bool,
+    /// No record has an output.
+    inputs_only: bool,
+    rank: Rank,
     operators: FxHashMap<u64, Rc<OperatorRules<'a>>>,
     values: Values,
     graph: Graph,
@@ -353,6 +361,7 @@ struct Builder<'a> {
     slots: FxHashMap<NodeId, String>,
     shapes: FxHashMap<NodeId, Shapes>,
     recompute: Vec<NodeId>,
+    one_sided: Vec<NodeId>,
     containers: Vec<NodeId>,
     intended_terminal: Vec<NodeId>,
 }
@@ -390,14 +399,19 @@ fn shape_of(t: &TensorStat) -> (String, Vec<i64>) {
 /// Builds the timeline of one rank. Never fails: what cannot be read is a remark in it.
 #[must_use]
 pub fn build(bytes: &[u8], rank: Rank, label: &str, rules: &Rules) -> Timeline {
-    let index = scan(bytes);
-    let mut builder = Builder::new(bytes, &index, rules);
-    builder.walk();
+    build_until(bytes, rank, label, rules, &AtomicBool::new(false))
+}
+
+/// Builds the timeline of one rank; soon after `cancel` is set it stops, and the result must be thrown away.
+pub(crate) fn build_until(bytes: &[u8], rank: Rank, label: &str, rules: &Rules, cancel: &AtomicBool) -> Timeline {
+    let index = scan_until(bytes, cancel);
+    let mut builder = Builder::new(bytes, &index, rules, rank);
+    builder.walk(cancel);
     builder.finish(rank, label)
 }
 
 impl<'a> Builder<'a> {
-    fn new(bytes: &'a [u8], index: &'a Index, rules: &'a Rules) -> Self {
+    fn new(bytes: &'a [u8], index: &'a Index, rules: &'a Rules, rank: Rank) -> Self {
         let classes: Vec<Class> = index.entries.iter().map(|e| class_of(e.name(bytes))).collect();
         let is_gradient = |c: &Class| *c != Class::Forward;
         let first_backward = classes.iter().position(is_gradient).map(|i| i as u32);
@@ -415,7 +429,14 @@ impl<'a> Builder<'a> {
             let name = e.name(bytes);
             name.starts_with(b"Module.") || name.starts_with(b"Cell.")
         };
-        let modules_only = !index.entries.is_empty() && index.entries.iter().all(is_module);
+        let modules_only =
+            !index.entries.is_empty() && (index.level.as_deref() == Some("L0") || index.entries.iter().all(is_module));
+        // `data_mode: input`: the first records tell.
+        let has_output = |e: &crate::scan::Entry| crate::parse::field_text(e.body(bytes), "output").is_some();
+        let inputs_only = !index.entries.is_empty()
+            && !index.entries.iter().take(LOOKED_AT).any(has_output)
+            && index.entries.iter().any(|e| e.non_finite)
+            && !index.entries.iter().filter(|e| e.non_finite).any(has_output);
         Self {
             bytes,
             index,
@@ -425,6 +446,8 @@ impl<'a> Builder<'a> {
             last_backward,
             losses,
             modules_only,
+            inputs_only,
+            rank,
             operators: FxHashMap::default(),
             values: Values::default(),
             graph: Graph::default(),
@@ -445,6 +468,7 @@ impl<'a> Builder<'a> {
             slots: FxHashMap::default(),
             shapes: FxHashMap::default(),
             recompute: Vec::new(),
+            one_sided: Vec::new(),
             containers: Vec::new(),
             intended_terminal: Vec::new(),
         }
@@ -467,7 +491,7 @@ impl<'a> Builder<'a> {
         OpRef { op, name: self.name(op).into_owned() }
     }
 
-    fn walk(&mut self) {
+    fn walk(&mut self, cancel: &AtomicBool) {
         let (values, registers) = self.what_can_be_judged();
         self.has_statistics = values || registers;
         self.registers = self.index.task.as_deref() == Some("nan_check") || (registers && !values);
@@ -476,6 +500,9 @@ impl<'a> Builder<'a> {
             let communicates = self.rules.is_communication_name(entry.name(self.bytes));
             if !entry.non_finite && !communicates && !self.registers {
                 continue;
+            }
+            if cancel.load(Ordering::Relaxed) {
+                return;
             }
             let raw = self.name(i as u32);
             let name = OpName::parse(&raw);
@@ -533,7 +560,7 @@ impl<'a> Builder<'a> {
             flips_sign: rules.says(Is::FlipsSign),
             ..Evidence::default()
         };
-        let recorded = matches!(name.direction, Direction::ParametersGrad | Direction::Debug);
+        let recorded = recorded(name);
         let mut bad_inputs: Vec<&Argument> = Vec::new();
         let mut bad_outputs: Vec<&TensorStat> = Vec::new();
         for argument in &op.arguments {
@@ -649,10 +676,19 @@ impl<'a> Builder<'a> {
         let into_weights = judgement == Judgement::Observed
             && name.direction == Direction::Backward
             && (evidence.real || evidence.unexplained);
-        if into_weights {
+        // So did what is assigned to a slice: the effect is in the buffer. And where no output is dumped at all, or the
+        // call never came back, what a record takes in is all there is to see.
+        let is_last = i as usize + 1 == self.index.entries.len();
+        let unseen = judgement == Judgement::Observed
+            && (rules.says(Is::WritesUnseen) || (!op.has_output && (self.inputs_only || is_last)))
+            && (evidence.real || evidence.unexplained);
+        if into_weights || unseen {
             judgement = if evidence.real { Judgement::Propagated } else { Judgement::Unexplained };
         }
         let mut inside = Inside::Clean { has_children: false };
+        if judgement == Judgement::Origin && !op.has_inputs && evidence.out == Kinds::NEG_INF && !recorded(name) {
+            judgement = Judgement::Intended; // a lone -inf of an op whose arguments are not dumped looks like a mask
+        }
         if judgement == Judgement::Origin && !op.has_inputs && name.direction == Direction::Forward {
             // A dump of outputs alone: whether the inputs were finite is told by what came before.
             if let Some((id, link)) = bad_outputs.first().and_then(|t| self.values.find(t, false, false)) {
@@ -684,6 +720,7 @@ impl<'a> Builder<'a> {
             _ => Role::Plain,
         };
         let is_real = into_weights
+            || unseen
             || (!evidence.out.is_finite() && !matches!(judgement, Judgement::Intended | Judgement::Garbage));
         let kinds = if evidence.out.is_finite() {
             bad_inputs.iter().fold(Kinds::NONE, |k, a| match &a.value {
@@ -695,6 +732,7 @@ impl<'a> Builder<'a> {
         };
         let id = self.graph.add(Node::new(i, kinds, role, is_real));
         self.graph.node_mut(id).conditions = conditions;
+        self.graph.node_mut(id).harm = unseen && !rules.says(Is::WritesUnseen);
         self.graph.node_mut(id).scalar = bad_outputs.iter().all(|t| t.numel() == 1) && !bad_outputs.is_empty();
         self.connect(id, &mut real, &masks, judgement, &read);
         match inside {
@@ -709,6 +747,9 @@ impl<'a> Builder<'a> {
         }
         if op.is_recompute {
             self.recompute.push(id);
+        }
+        if (role != Role::Plain) && !recorded(name) && (!op.has_inputs || !op.has_output) {
+            self.one_sided.push(id);
         }
         self.note_shapes(id, &outside, bad_outputs);
 
@@ -744,6 +785,9 @@ impl<'a> Builder<'a> {
         }
         if rules.says(Is::WritesUnseen) && (evidence.real || evidence.unexplained) {
             self.write_unseen(op, rules, id);
+        }
+        if judgement == Judgement::Intended && masks.is_empty() {
+            return; // made, not computed
         }
         self.seed(i, name, rules, id, judgement, evidence.out, bad_outputs);
     }
@@ -968,7 +1012,15 @@ impl<'a> Builder<'a> {
     }
 
     fn exchange(&mut self, i: u32, exchange: Exchange) -> OpState {
-        let Exchange { mut communication, group, contributed, received } = exchange;
+        let Exchange { mut communication, group, mut contributed, mut received } = exchange;
+        // Of a rooted collective only the root gives (or gets); what others pass is a buffer, or nothing.
+        let is_root = communication.root == Some(self.rank);
+        match communication.flow {
+            crate::rules::Flow::FromRoot if is_root => received.clear(),
+            crate::rules::Flow::FromRoot => contributed.clear(),
+            crate::rules::Flow::ToRoot if !is_root => received.clear(),
+            _ => {}
+        }
         let known = self.groups.iter().position(|g| *g == group);
         communication.group = known.unwrap_or(self.groups.len()) as u32;
         if known.is_none() {
@@ -1162,11 +1214,7 @@ impl<'a> Builder<'a> {
             bytes: self.bytes.len() as u64,
             completeness,
             has_statistics: self.has_statistics,
-            has_modules: self
-                .index
-                .entries
-                .iter()
-                .any(|e| e.name(self.bytes).starts_with(b"Module.") || e.name(self.bytes).starts_with(b"Cell.")),
+            modules_only: self.modules_only,
             problem,
             notes: self.notes.clone(),
             counts: self.counts,
@@ -1331,6 +1379,7 @@ impl<'a> Builder<'a> {
                 container: self.containers.contains(&id),
                 reach: reach.get(&id).copied().unwrap_or(1),
                 recompute: self.recompute.contains(&id),
+                one_sided: self.one_sided.contains(&id),
                 conditions: if node.role == Role::Promoted { node.conditions.clone() } else { Vec::new() },
                 event: match node.role {
                     Role::Received(event) => Some(event),
@@ -1496,6 +1545,11 @@ impl Side {
 /// A byte as a message shows it.
 fn byte_name(byte: u8) -> String {
     if byte.is_ascii_graphic() { format!("'{}'", byte as char) } else { format!("byte 0x{byte:02x}") }
+}
+
+/// Whether a record's own keys are values.
+fn recorded(name: &OpName) -> bool {
+    matches!(name.direction, Direction::ParametersGrad | Direction::Debug)
 }
 
 fn op_has_values(op: &Op) -> bool {

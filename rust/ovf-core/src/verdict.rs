@@ -362,8 +362,23 @@ impl Assembler<'_> {
         } else if self.hidden_order && self.several_first() {
             doubts.push("no communication is in the dump, so the order of ranks is inferred".to_owned());
         }
-        if self.class[i] == 2 {
-            doubts.push("the module may hide a communication".to_owned());
+        if let Some(mark) = self.mark(c) {
+            if mark.container && timeline.events.is_empty() {
+                doubts.push("the module may hide a communication".to_owned());
+            }
+            if mark.one_sided {
+                doubts.push("inputs or outputs are not in the dump (data_mode)".to_owned());
+            }
+            if mark.cause == Cause::Input && timeline.modules_only {
+                doubts.push("code outside of modules is not in the dump (level L0)".to_owned());
+            }
+        }
+        if let Source::Communication(id, ..) = c.source
+            && self.is_shifted(&self.matching.matches[id as usize])
+        {
+            doubts.push(
+                "calls of this group are missing on some ranks, so it may be matched to the wrong one".to_owned(),
+            );
         }
         if !self.is_whole(t) {
             doubts.push(format!("the dump of rank {} is incomplete", timeline.rank));
@@ -400,6 +415,12 @@ impl Assembler<'_> {
             record: String::new(),
         };
         (finding, Located { timeline: t, record })
+    }
+
+    /// Whether some member of the same group lacks a call.
+    fn is_shifted(&self, entry: &Match) -> bool {
+        let same = |m: &&Match| m.group == entry.group && m.pair == entry.pair;
+        self.matching.matches.iter().filter(same).any(|m| !m.absent.is_empty() || m.state == MatchState::TypeMismatch)
     }
 
     /// The sending side of a pair.
@@ -774,7 +795,8 @@ impl Assembler<'_> {
                 Receipt::Nothing => {}
             }
         }
-        if entry.state != MatchState::FullyMatched {
+        // A rank that is not dumped leaves every call of its groups without a member; a note says that once.
+        if matches!(entry.state, MatchState::Unmatched | MatchState::TypeMismatch) {
             rank_of("clean", 0);
         }
         verdict.map(|(_, v)| v)
@@ -836,11 +858,6 @@ impl Assembler<'_> {
         known.sort_unstable();
         let mut missing: Vec<Rank> =
             self.matching.world.iter().copied().filter(|r| known.binary_search(r).is_err()).collect();
-        // A lone rank folder says nothing of how many there were.
-        if self.timelines.len() > 1 && !step.chosen {
-            let top = known.last().copied().unwrap_or(0).min(1 << 20);
-            missing.extend((0..top).filter(|r| known.binary_search(r).is_err()));
-        }
         missing.sort_unstable();
         missing.dedup();
         missing
