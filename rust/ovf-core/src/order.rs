@@ -178,6 +178,7 @@ pub fn order(timelines: &[Timeline], matching: &Matching) -> Ordering {
     let mut replay = Replay::new(timelines, matching);
     replay.run();
     replay.order.depths = replay.meetings.iter().map(|m| m.depth).collect();
+    replay.break_circles();
     replay.order
 }
 
@@ -483,6 +484,51 @@ impl<'t> Replay<'t> {
             Some(&(at, Act::Enter(e))) if at == op => e > member.event,
             Some(&(at, _)) => at > op,
         }
+    }
+
+    /// Bad values that ranks only pass on to each other in a circle came from somewhere: the earliest delivery of each
+    /// circle is said to have entered.
+    fn break_circles(&mut self) {
+        let mut settled: Vec<Vec<bool>> = self.timelines.iter().map(|t| vec![false; t.events.len()]).collect();
+        for t in 0..self.timelines.len() as u32 {
+            for e in 0..self.timelines[t as usize].events.len() as u32 {
+                let mut path: Vec<(u32, u32)> = Vec::new();
+                let mut at = Some((t, e));
+                while let Some((t, e)) = at.filter(|&(t, e)| !settled[t as usize][e as usize]) {
+                    settled[t as usize][e as usize] = true;
+                    path.push((t, e));
+                    at = self.delivered_by(t, e);
+                }
+                let Some(start) = at.and_then(|again| path.iter().position(|p| *p == again)) else { continue };
+                let op = |&(t, e): &(u32, u32)| self.timelines[t as usize].events[e as usize].communication.op;
+                let Some(&(t, e)) = path[start..].iter().min_by_key(|p| (op(p), p.0)) else { continue };
+                let Some(id) = self.matching.of_event[t as usize][e as usize] else { continue };
+                let candidate = self.order.candidates.len();
+                self.order.receipts[t as usize][e as usize] = Receipt::Entered(candidate);
+                self.order.candidates.push(Candidate {
+                    source: Source::Missing(id, t, e),
+                    before: self.meetings[id as usize].knowledge.clone(),
+                    depth: self.meetings[id as usize].depth,
+                    demoted: false,
+                    getters: vec![(t, e)],
+                });
+            }
+        }
+    }
+
+    /// The delivery on the giver's rank that a propagated value goes back to, if it goes back to one.
+    fn delivered_by(&self, t: u32, e: u32) -> Option<(u32, u32)> {
+        let Receipt::Propagated(gt, ge) = self.order.receipts[t as usize][e as usize] else { return None };
+        let giver = &self.timelines[gt as usize];
+        let given = giver.events[ge as usize].given.as_ref()?;
+        let event = match given.mark {
+            Some(mark) => {
+                let demoted = self.order.demoted_by[gt as usize][mark as usize];
+                demoted.or(giver.marks[mark as usize].event)
+            }
+            None => given.conditions.first().copied(),
+        };
+        event.map(|event| (gt, event))
     }
 
     /// Notes whether what a member gives is from an overflow.
