@@ -323,8 +323,7 @@ impl Assembler<'_> {
                 if let Source::Missing(..) = c.source {
                     missing.clone_from(&entry.missing);
                     missing.extend(&entry.absent);
-                    let from =
-                        if missing.is_empty() { "a member without values".to_owned() } else { ranks_text(&missing) };
+                    let from = if missing.is_empty() { "another rank".to_owned() } else { ranks_text(&missing) };
                     doubts.push("the giver's side is not in the dump".to_owned());
                     (
                         named.0,
