@@ -1443,7 +1443,10 @@ def order(ranks, found, candidates):
     reach = {place: reachable(after, place) for place in place_of.values()}
 
     def precedes(a, b):
-        return place_of[id(b)] in reach[place_of[id(a)]]
+        seen = reach[place_of[id(a)]]
+        if b.match and seen.issuperset(("leave", e) for e in b.getters) and a.match is not b.match:
+            return True  # before every exit that shows it
+        return place_of[id(b)] in seen
 
     for c in candidates:
         c.before = [o for o in candidates if not o.demoted and o is not c and precedes(o, c)]
@@ -1454,11 +1457,22 @@ def order(ranks, found, candidates):
             if place not in depth and all(p in depth for p in before[place]):
                 depth[place] = max((depth[p] + (p[0] == "met") for p in before[place]), default=0)
 
+    pasts = {  # how deep a rank was when it came to an exit
+        place[1]: max(
+            (depth[p] + (p[0] == "met") for p in before[place] if p != ("met", place[1].match)),
+            default=0,
+        )
+        for place in after
+        if place[0] == "leave"
+    }
+
     def layer(c):
         return max((layer(b) + 1 for b in c.before), default=0)
 
     for c in candidates:
         c.depth = depth[place_of[id(c)]]
+        if c.match:
+            c.depth = max(c.depth, min(pasts[e] for e in c.getters))
         c.layer = layer(c)
 
 
@@ -1507,14 +1521,12 @@ def blame(ranks, candidates):
             back = given.conditions[0].got.node
         return blamed(back, (*seen, node))
 
-    causes = {}
     for rank in ranks:
         for mark in rank.marks:
-            c = causes[id(mark)] = blamed(mark)
+            c = blamed(mark)
             if c:
                 c.reach += sum(n.root is mark and (n.real or n is mark) for n in rank.nodes)
                 c.reached.add(rank.number)
-    return causes
 
 
 def classify(ranks, candidates):
@@ -1644,7 +1656,7 @@ def analyse(step_dir):
     settle_receipts(ranks, found)
     candidates = make_candidates(ranks, found)
     order(ranks, found, candidates)
-    causes = blame(ranks, candidates)
+    blame(ranks, candidates)
     hidden = classify(ranks, candidates)
     ranked = rank_candidates(candidates, hidden)
     findings = merge(ranked)
@@ -1652,6 +1664,8 @@ def analyse(step_dir):
         c.concurrent = findings[0] not in c.before and c.evidence != 3
     if findings:
         findings[0].concurrent = any(c.concurrent for c in findings[1:])
+    ops, reached = flood(ranks, findings[0]) if findings else (0, set())
+    spread = [(ops, len(reached))] + [(0, 0)] * len(findings)
     judged = any(r.has_statistics for r in ranks)
     rows = [row for row in map(communication, found) if row]
     return {
@@ -1667,10 +1681,10 @@ def analyse(step_dir):
                 "depth": c.depth,
                 "concurrent": c.concurrent,
                 "members": members_of(c),
-                "reach_ops": c.reach + sum(m.reach for m in c.merged),
-                "reach_ranks": max(len(c.reached), len(c.merged) + 1 if c.merged else 0),
+                "reach_ops": max(c.reach + sum(m.reach for m in c.merged), all_ops),
+                "reach_ranks": max(len(c.reached), len(c.merged) + 1 if c.merged else 0, all_ranks),
             }
-            for c in findings
+            for c, (all_ops, all_ranks) in zip(findings, spread, strict=False)
         ],
         "happens_before": {((b.rank.number, b.raw), (c.rank.number, c.raw)) for c in ranked for b in c.before},
         "communications": rows,
@@ -1680,7 +1694,7 @@ def analyse(step_dir):
                 "ops": len(r.ops),
                 "counts": {s: r.states.count(s) for s in STATES},
                 "first_bad": None if r.first_bad is None else (r.first_bad, r.ops[r.first_bad].raw),
-                "reached_by": reached_by(r, ranked, causes),
+                "reached_by": reached_by(r, findings, reached),
             }
             for r in ranks
         ],
@@ -1689,15 +1703,36 @@ def analyse(step_dir):
     }
 
 
+def flood(ranks, first):
+    """All roots that the first finding leads to, and their ranks."""
+    todo = [first.node] if first.node else [e.got.node.root for e in first.getters]
+    roots: list[Node] = []
+    while todo:
+        root = todo.pop()
+        if root in roots:
+            continue
+        roots.append(root)
+        for e in (e for r in ranks for e in r.events if e.match):
+            if e.given and e.given.node and e.given.node.root is root:
+                todo += [g.got.node.root for g in e.match.members if g.receipt == "propagated"]
+    ops = 0
+    reached = set()
+    for rank in ranks:
+        for root in roots:
+            if root in rank.nodes:
+                ops += sum(n.root is root and (n.real or n is root) for n in rank.nodes)
+                reached.add(rank.number)
+    return ops, reached
+
+
 def members_of(c):
     if c.node:
         return sorted((m.rank.number, m.raw) for m in c.merged)
-    return [(e.rank, e.raw) for e in c.getters[1:]]
+    sender = [c.match.members[0]] if c.match.pair and c.kind != "missing_rank" else []
+    return [(e.rank, e.raw) for e in [*c.getters[1:], *sender]]
 
 
-def reached_by(rank, ranked, causes):
-    if not ranked:
-        return None
-    if ranked[0].rank is rank:
+def reached_by(rank, findings, reached):
+    if findings and findings[0].rank is rank:
         return "origin"
-    return "communication" if any(causes[id(m)] is ranked[0] for m in rank.marks) else None
+    return "communication" if rank.number in reached else None
