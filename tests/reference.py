@@ -7,6 +7,8 @@ the core. Numbers in comments are those of the rules.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import math
 import re
@@ -69,10 +71,8 @@ def salvage(text):
                 return at + 1
             at += 1  # the comma
 
-    try:
+    with contextlib.suppress(ValueError, IndexError):
         members(0, header, nested=True)
-    except (ValueError, IndexError):
-        pass
     return header, ops
 
 
@@ -1007,7 +1007,7 @@ def exchanges(rank, op):
     is_async = bool(row.get("always_async")) or any(
         a.value is True and "async" in row and is_named(a, row["async"]) for a in op.arguments
     )
-    gives = contributed(op, row, inputs, is_named)
+    gives = contributed(row, inputs, is_named)
     gets = received(op, row)
     root = integer(row.get("root"))
     if root is None and row["flow"] in ("from_root", "to_root"):
@@ -1024,7 +1024,7 @@ def tensors_of(arguments):
     return [(a, a.value) for a in arguments if isinstance(a.value, Tensor)]
 
 
-def contributed(op, row, inputs, is_named):
+def contributed(row, inputs, is_named):
     if row["contributes"] == "all":
         return tensors_of(inputs)
     named = [a for a in inputs if any(is_named(a, at) for at in row["contributes"])]
@@ -1182,7 +1182,7 @@ def match_all(ranks):
     for (source, destination, _), groups in channels.items():
         left: tuple[list, list] = ([], [])
 
-        def pairs(sends, receives, ends=(source, destination), left=left):
+        def pairs(sends, receives, ends=(source, destination)):
             for seq, (s, r) in enumerate(zip(sends, receives, strict=False)):
                 add(s.group, seq, [s, r], ends, ends)
             n = min(len(sends), len(receives))
@@ -1383,7 +1383,7 @@ def graph_of(ranks, found, candidates):
         for line in lines.values():
             for place in line:
                 after.setdefault(place, set())
-            for a, b in zip(line, line[1:], strict=False):
+            for a, b in itertools.pairwise(line):
                 after[a].add(b)
         for match in found:
             for g in match.givers:
