@@ -7,6 +7,8 @@ the core. Numbers in comments are those of the rules.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import math
 import re
@@ -69,10 +71,8 @@ def salvage(text):
                 return at + 1
             at += 1  # the comma
 
-    try:
+    with contextlib.suppress(ValueError, IndexError):
         members(0, header, nested=True)
-    except (ValueError, IndexError):
-        pass
     return header, ops
 
 
@@ -1007,7 +1007,7 @@ def exchanges(rank, op):
     is_async = bool(row.get("always_async")) or any(
         a.value is True and "async" in row and is_named(a, row["async"]) for a in op.arguments
     )
-    gives = contributed(op, row, inputs, is_named)
+    gives = contributed(row, inputs, is_named)
     gets = received(op, row)
     root = integer(row.get("root"))
     if root is None and row["flow"] in ("from_root", "to_root"):
@@ -1024,7 +1024,7 @@ def tensors_of(arguments):
     return [(a, a.value) for a in arguments if isinstance(a.value, Tensor)]
 
 
-def contributed(op, row, inputs, is_named):
+def contributed(row, inputs, is_named):
     if row["contributes"] == "all":
         return tensors_of(inputs)
     named = [a for a in inputs if any(is_named(a, at) for at in row["contributes"])]
@@ -1182,7 +1182,7 @@ def match_all(ranks):
     for (source, destination, _), groups in channels.items():
         left: tuple[list, list] = ([], [])
 
-        def pairs(sends, receives, ends=(source, destination), left=left):
+        def pairs(sends, receives, ends=(source, destination)):
             for seq, (s, r) in enumerate(zip(sends, receives, strict=False)):
                 add(s.group, seq, [s, r], ends, ends)
             n = min(len(sends), len(receives))
@@ -1383,7 +1383,7 @@ def graph_of(ranks, found, candidates):
         for line in lines.values():
             for place in line:
                 after.setdefault(place, set())
-            for a, b in zip(line, line[1:], strict=False):
+            for a, b in itertools.pairwise(line):
                 after[a].add(b)
         for match in found:
             for g in match.givers:
@@ -1443,9 +1443,10 @@ def order(ranks, found, candidates):
     reach = {place: reachable(after, place) for place in place_of.values()}
 
     def precedes(a, b):
-        # What is made by a communication stands on its first getter: that rank's past comes before it.
-        end = place_of[id(b)] if b.node else ("leave", b.getters[0])
-        return end in reach[place_of[id(a)]]
+        seen = reach[place_of[id(a)]]
+        if b.match and seen.issuperset(("leave", e) for e in b.getters) and a.match is not b.match:
+            return True  # before every exit that shows it
+        return place_of[id(b)] in seen
 
     for c in candidates:
         c.before = [o for o in candidates if not o.demoted and o is not c and precedes(o, c)]
@@ -1456,14 +1457,22 @@ def order(ranks, found, candidates):
             if place not in depth and all(p in depth for p in before[place]):
                 depth[place] = max((depth[p] + (p[0] == "met") for p in before[place]), default=0)
 
+    pasts = {  # how deep a rank was when it came to an exit
+        place[1]: max(
+            (depth[p] + (p[0] == "met") for p in before[place] if p != ("met", place[1].match)),
+            default=0,
+        )
+        for place in after
+        if place[0] == "leave"
+    }
+
     def layer(c):
         return max((layer(b) + 1 for b in c.before), default=0)
 
     for c in candidates:
         c.depth = depth[place_of[id(c)]]
-        if not c.node:
-            past = [p for p in before["leave", c.getters[0]] if p != place_of[id(c)]]
-            c.depth = max([c.depth, *(depth[p] + (p[0] == "met") for p in past)])
+        if c.match:
+            c.depth = max(c.depth, min(pasts[e] for e in c.getters))
         c.layer = layer(c)
 
 
@@ -1512,14 +1521,12 @@ def blame(ranks, candidates):
             back = given.conditions[0].got.node
         return blamed(back, (*seen, node))
 
-    causes = {}
     for rank in ranks:
         for mark in rank.marks:
-            c = causes[id(mark)] = blamed(mark)
+            c = blamed(mark)
             if c:
                 c.reach += sum(n.root is mark and (n.real or n is mark) for n in rank.nodes)
                 c.reached.add(rank.number)
-    return causes
 
 
 def classify(ranks, candidates):
@@ -1652,12 +1659,13 @@ def analyse(step_dir):
     blame(ranks, candidates)
     hidden = classify(ranks, candidates)
     ranked = rank_candidates(candidates, hidden)
-    flooded = flood(ranks, found, ranked[0]) if ranked else []
     findings = merge(ranked)
     for c in findings[1:]:
         c.concurrent = findings[0] not in c.before and c.evidence != 3
     if findings:
         findings[0].concurrent = any(c.concurrent for c in findings[1:])
+    ops, reached = flood(ranks, findings[0]) if findings else (0, set())
+    spread = [(ops, len(reached))] + [(0, 0)] * len(findings)
     judged = any(r.has_statistics for r in ranks)
     rows = [row for row in map(communication, found) if row]
     return {
@@ -1673,10 +1681,10 @@ def analyse(step_dir):
                 "depth": c.depth,
                 "concurrent": c.concurrent,
                 "members": members_of(c),
-                "reach_ops": c.reach + sum(m.reach for m in c.merged),
-                "reach_ranks": max(len(c.reached), len(c.merged) + 1 if c.merged else 0),
+                "reach_ops": max(c.reach + sum(m.reach for m in c.merged), all_ops),
+                "reach_ranks": max(len(c.reached), len(c.merged) + 1 if c.merged else 0, all_ranks),
             }
-            for c in findings
+            for c, (all_ops, all_ranks) in zip(findings, spread, strict=False)
         ],
         "happens_before": {((b.rank.number, b.raw), (c.rank.number, c.raw)) for c in ranked for b in c.before},
         "communications": rows,
@@ -1686,7 +1694,7 @@ def analyse(step_dir):
                 "ops": len(r.ops),
                 "counts": {s: r.states.count(s) for s in STATES},
                 "first_bad": None if r.first_bad is None else (r.first_bad, r.ops[r.first_bad].raw),
-                "reached_by": reached_by(r, ranked, flooded),
+                "reached_by": reached_by(r, findings, reached),
             }
             for r in ranks
         ],
@@ -1695,35 +1703,36 @@ def analyse(step_dir):
     }
 
 
+def flood(ranks, first):
+    """All roots that the first finding leads to, and their ranks."""
+    todo = [first.node] if first.node else [e.got.node.root for e in first.getters]
+    roots: list[Node] = []
+    while todo:
+        root = todo.pop()
+        if root in roots:
+            continue
+        roots.append(root)
+        for e in (e for r in ranks for e in r.events if e.match):
+            if e.given and e.given.node and e.given.node.root is root:
+                todo += [g.got.node.root for g in e.match.members if g.receipt == "propagated"]
+    ops = 0
+    reached = set()
+    for rank in ranks:
+        for root in roots:
+            if root in rank.nodes:
+                ops += sum(n.root is root and (n.real or n is root) for n in rank.nodes)
+                reached.add(rank.number)
+    return ops, reached
+
+
 def members_of(c):
     if c.node:
         return sorted((m.rank.number, m.raw) for m in c.merged)
-    sender = c.match.members[:1] if c.match.pair and c.cause != "entered" else []
-    return [(e.rank, e.raw) for e in (*c.getters[1:], *sender)]
+    sender = [c.match.members[0]] if c.match.pair and c.kind != "missing_rank" else []
+    return [(e.rank, e.raw) for e in [*c.getters[1:], *sender]]
 
 
-def reached_by(rank, ranked, flooded):
-    if not ranked:
-        return None
-    if ranked[0].rank is rank:
+def reached_by(rank, findings, reached):
+    if findings and findings[0].rank is rank:
         return "origin"
-    return "communication" if any(m in flooded for m in rank.marks) else None
-
-
-def flood(ranks, found, first):
-    """All roots that the first overflow leads to, over every communication that its value entered."""
-    todo = [first.node] if first.node else [e.got.node.root for e in first.getters]
-    reached: list = []
-    while todo:
-        root = todo.pop()
-        if root in reached:
-            continue
-        reached.append(root)
-        for match in found:
-            if any(e.given and e.given.node and e.given.node.root is root for e in match.members):
-                todo += [e.got.node.root for e in match.members if e.receipt == "propagated"]
-    first.reach = max(first.reach, sum(sum(n.root in reached and (n.real or n is n.root) for n in r.nodes) for r in ranks))
-    ranks_reached = {r.number for r in ranks if any(m in reached for m in r.marks)}
-    if len(ranks_reached) > len(first.reached):
-        first.reached = ranks_reached
-    return reached
+    return "communication" if rank.number in reached else None

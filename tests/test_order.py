@@ -8,6 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import ovf
+import reference
 from ovf.testing import Encoding, strategies, write_step
 from programs import programs, step_of
 from test_against_reference import some
@@ -71,6 +72,17 @@ def test_layers_agree_with_the_order_of_each_file(program):
         assert layers == sorted(set(layers))  # each behind the one before
         depths = [f["depth"] for f in own]
         assert depths == sorted(depths)
+
+
+@given(programs())
+@some(80)
+def test_happens_before_is_an_order(program):
+    """Of the reference's relation, whose layers are those of the core (test_against_reference)."""
+    with tempfile.TemporaryDirectory() as folder:
+        pairs = reference.analyse(write_step(folder, usable(program)))["happens_before"]
+    assert all(a != b for a, b in pairs)
+    assert all((a, d) in pairs for a, b in pairs for c, d in pairs if b == c)
+    assert all((b, a) not in pairs for a, b in pairs)
 
 
 @given(programs())

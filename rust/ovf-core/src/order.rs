@@ -43,12 +43,6 @@ impl CandidateSet {
         self.0[i / 64] |= 1 << (i % 64);
     }
 
-    fn remove(&mut self, i: usize) {
-        if let Some(word) = self.0.get_mut(i / 64) {
-            *word &= !(1 << (i % 64));
-        }
-    }
-
     fn union(&mut self, other: &Self) {
         if self.0.len() < other.0.len() {
             self.0.resize(other.0.len(), 0);
@@ -169,6 +163,8 @@ struct Replay<'t> {
     walks: Vec<Walk>,
     meetings: Vec<Meeting>,
     order: Ordering,
+    /// Candidate, and what a getter knew and how deep it was when it arrived.
+    pasts: Vec<(usize, CandidateSet, u32)>,
     queue: VecDeque<u32>,
 }
 
@@ -177,6 +173,7 @@ struct Replay<'t> {
 pub fn order(timelines: &[Timeline], matching: &Matching) -> Ordering {
     let mut replay = Replay::new(timelines, matching);
     replay.run();
+    replay.settle_getters_pasts();
     replay.order.depths = replay.meetings.iter().map(|m| m.depth).collect();
     replay.break_circles();
     replay.order
@@ -209,6 +206,7 @@ impl<'t> Replay<'t> {
             walks,
             meetings: vec![Meeting::default(); matching.matches.len()],
             order,
+            pasts: Vec::new(),
             queue: (0..timelines.len() as u32).collect(),
         }
     }
@@ -429,16 +427,25 @@ impl<'t> Replay<'t> {
         true
     }
 
-    /// A communication's finding stands on its first getter: what that rank did before comes before it.
+    /// Notes what a getter that shows a communication's finding knew when it arrived.
     fn add_getters_past(&mut self, t: u32, event: u32) {
-        let (Receipt::Origin(c) | Receipt::Entered(c)) = self.order.receipts[t as usize][event as usize] else {
-            return;
-        };
-        let candidate = &mut self.order.candidates[c];
-        if candidate.getters.first() == Some(&(t, event)) {
-            candidate.before.union(&self.walks[t as usize].knowledge);
-            candidate.before.remove(c);
-            candidate.depth = candidate.depth.max(self.walks[t as usize].depth);
+        if let Receipt::Origin(c) | Receipt::Entered(c) = self.order.receipts[t as usize][event as usize] {
+            let walk = &self.walks[t as usize];
+            self.pasts.push((c, walk.knowledge.clone(), walk.depth));
+        }
+    }
+
+    /// What happened before each getter that shows a communication's finding happened before the finding.
+    fn settle_getters_pasts(&mut self) {
+        self.pasts.sort_by_key(|p| p.0);
+        for past in self.pasts.chunk_by(|a, b| a.0 == b.0) {
+            let candidate = &mut self.order.candidates[past[0].0];
+            let shared = past[0].1.iter().filter(|&i| i != past[0].0 && past.iter().all(|p| p.1.contains(i)));
+            for i in shared {
+                candidate.before.insert(i);
+            }
+            let depth = past.iter().map(|p| p.2).min();
+            candidate.depth = candidate.depth.max(depth.unwrap_or(0));
         }
     }
 
@@ -450,6 +457,7 @@ impl<'t> Replay<'t> {
             && let Some(id) = self.matching.of_event[t as usize][event as usize]
         {
             self.decide(id);
+            self.add_getters_past(t, event);
         }
         let walk = &mut self.walks[t as usize];
         walk.at += 1;
