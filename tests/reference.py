@@ -239,6 +239,7 @@ class Number:
 class Group:
     ranks: tuple = ()
     id: str = ""
+    listed: tuple = field(default=(), compare=False)  # as recorded
 
 
 @dataclass(frozen=True)
@@ -303,7 +304,7 @@ def what_is(record):
         peer = int(peer) if peer is not None and peer >= 0 else None
         return P2P(known.get("op", ""), peer, int(known.get("tag") or 0), known.get("group_id", ""))
     if "group_ranks" in known or kind.endswith("ProcessGroup"):
-        return Group(tuple(sorted(set(numbers))), known.get("group_id", ""))
+        return Group(tuple(sorted(set(numbers))), known.get("group_id", ""), tuple(numbers))
     has_statistics = any(k in known for k in (*STATISTICS, "tensor_stat_index"))
     if has_statistics or ("shape" in known and known.get("dtype")):
         shape = tuple(n for n in known.get("shape", []) if isinstance(n, int))
@@ -344,6 +345,8 @@ class Op:
     register: bool | None
     recompute: bool
     has_inputs: bool
+    has_output: bool
+    shows: bool  # holds a non-finite number, as such or as text
 
     def tensors(self, *fields):
         return [(a, a.value) for a in self.arguments if a.field in fields and isinstance(a.value, Tensor)]
@@ -355,6 +358,7 @@ class Op:
 
 def read_op(index, raw, body):
     name = parse_name(raw)
+    original = body
     found: list[Argument] = []
     recorded = name.direction in ("parameters_grad", "debug")
     if isinstance(body, list) or (
@@ -371,7 +375,19 @@ def read_op(index, raw, body):
     register = body.get("is_nan")
     register = bool(register) if isinstance(register, int | float) else None
     has_inputs = any(k in body for k in ("input_args", "input_kwargs", "input"))
-    return Op(index, raw, name, part(raw), found, register, body.get("is_recompute") is True, has_inputs)
+    return Op(
+        index, raw, name, part(raw), found, register, body.get("is_recompute") is True, has_inputs,
+        "output" in body, shows_something(original),
+    )  # fmt: skip
+
+
+def shows_something(value):
+    if isinstance(value, dict):
+        return any(map(shows_something, value.values()))
+    if isinstance(value, list):
+        return any(map(shows_something, value))
+    number = None if isinstance(value, bool) else statistic(value)
+    return number == "nan" or (number is not None and math.isinf(number))
 
 
 # --- one rank ---------------------------------------------------------------------------------------
@@ -448,6 +464,7 @@ class Event:
     is_async: bool
     count: int
     batched: bool
+    parts: int = 1  # how many members there are at least
     given: Side | None = None
     got: Side | None = None
     received: list = field(default_factory=list)
@@ -473,7 +490,10 @@ class Rank:
         self.masked_ends: list[Node] = []
         self.weight_gradients: list[Node] = []
         self.by_call: dict = {}  # bad forward calls
-        self.modules_only = bool(self.ops) and all(op.name.is_module for op in self.ops)
+        modules = all(op.name.is_module for op in self.ops)
+        self.modules_only = bool(self.ops) and (header.get("level") == "L0" or modules)
+        showing = [op for op in self.ops if op.shows]
+        self.inputs_only = bool(showing) and not any(op.has_output for op in [*self.ops[:64], *showing])
         gradients = [op.index for op in self.ops if op.part != "forward"]
         self.first_backward = min(gradients, default=None)
         self.last_backward = max(gradients, default=None)
@@ -599,13 +619,18 @@ class Rank:
             carries=carries,
         )  # fmt: skip
         into_weights = judgement == "observed" and op.name.direction == "backward" and (real or unexplained)
-        if into_weights:
+        slice_assigned = says(rows, "writes_unseen")
+        lost = not op.has_output and (self.inputs_only or op is self.ops[-1])
+        unseen = judgement == "observed" and (slice_assigned or lost) and (real or unexplained)
+        if into_weights or unseen:
             judgement = "propagated" if real else "unexplained"
         if judgement == "origin" and not op.has_inputs and op.name.direction == "forward":
             # Outputs alone are dumped: what came before tells whether the inputs were finite.
             hit = self.find(bad_out[0], weight=False)
             if hit and hit[0].meaning == "real":
                 real, judgement = [(hit[1], hit[0])], "propagated"
+        if judgement == "origin" and not op.has_inputs and not recorded and out == {NEG}:
+            judgement = "intended"  # the arguments are not dumped: it looks like a mask
         child = adopted = None
         container = False
         if judgement == "origin" and op.name.is_module and op.name.direction != "parameters_grad":
@@ -621,7 +646,8 @@ class Rank:
             node.role = "parameter" if any(u[2] for u in unexplained) else "unexplained"
         if judgement == "absorbed" and unexplained and not real:
             node.role = "unexplained"
-        node.real = bool(into_weights or (out and judgement not in ("intended", "garbage")))
+        node.seed = bool(unseen and not slice_assigned)
+        node.real = bool(into_weights or unseen or (out and judgement not in ("intended", "garbage")))
         node.single = bool(bad_out) and all(t.count == 1 for t in bad_out)
         node.container, node.recompute = container, op.recompute
         node.conditions = [c for hit in masks for c in hit[0].node.conditions]
@@ -671,7 +697,7 @@ class Rank:
                 if names(rows, "writes_unseen", argument):
                     node.real = True
                     self.write([Tensor(*tensor.looks, ("nan",) * 4)], node, "real")
-        self.seed(op, rows, node, judgement, out, bad_out)
+        self.seed(op, rows, node, judgement, out, bad_out, computed=bool(masks))
         return {
             "promoted": "origin", "unexplained": "origin", "observed": "absorbed", "garbage": "ignored",
         }.get(judgement, judgement)  # fmt: skip
@@ -730,7 +756,7 @@ class Rank:
             return self.ops[index + 1].part != "forward"
         return self.first_backward is None
 
-    def seed(self, op, rows, node, judgement, out, bad_out):
+    def seed(self, op, rows, node, judgement, out, bad_out, *, computed):
         direction = op.name.direction
         if direction == "parameters_grad":
             node.seed = True
@@ -744,7 +770,7 @@ class Rank:
         loss = direction == "forward" and first is not None and (first or all(t.count == 1 for t in bad_out))
         end = loss or self.ends_forward(op.index)
         if judgement == "intended":
-            if end and any(t.count == 1 for t in bad_out):
+            if computed and end and any(t.count == 1 for t in bad_out):
                 self.masked_ends.append(node)
             return
         late = self.last_backward is not None and op.index > self.last_backward
@@ -1009,14 +1035,38 @@ def exchanges(rank, op):
     )
     gives = contributed(row, inputs, is_named)
     gets = received(op, row)
-    root = integer(row.get("root"))
+    within = [
+        a.value.value
+        for key in ("group_src", "group_dst")
+        for a in op.arguments
+        if a.field == "input_kwargs" and a.keyword == key and isinstance(a.value, Number)
+    ]
+    listed = group.listed
+
+    def rank_at(at):
+        number = integer(at)
+        if number is None and at and within:
+            number = int(within[0])
+            if listed:
+                number = listed[number] if 0 <= number < len(listed) else None
+        return number
+
+    root = rank_at(row.get("root"))
     if root is None and row["flow"] in ("from_root", "to_root"):
-        root = 0
+        root = listed[0] if listed else 0
     first = (gives or gets or [(None, None)])[0][1]
     event = Event(
-        rank, op.index, op.raw, op.name.api, row["flow"], group, root, integer(row.get("peer")),
+        rank, op.index, op.raw, op.name.api, row["flow"], group, root, rank_at(row.get("peer")),
         integer(row.get("tag")) or 0, is_async, first.count if first else 0, batched=False,
     )  # fmt: skip
+    if row["flow"] == "all":
+        sizes = [sum(t.count for _, t in side) for side in (gives, gets)]
+        ratio = max(sizes) // min(sizes) if min(sizes) > 0 else 1
+        event.parts = max(1, ratio, len(gives), len(gets))
+    if row["flow"] == "from_root":  # what the others pass is a buffer
+        gives, gets = (gives, []) if root == rank else ([], gets)
+    if row["flow"] == "to_root" and root != rank:
+        gets = []
     return [(event, gives, gets)]
 
 
@@ -1147,7 +1197,7 @@ def match_all(ranks):
     events = [e for r in ranks for e in r.events if not e.superseded]
     dumped = [r.number for r in ranks]
     world = sorted(
-        {*dumped}
+        {*dumped, *range(max(dumped, default=0))}
         | {n for r in ranks for e in r.events for n in e.group.ranks}
         | {e.peer for e in (e for r in ranks for e in r.events) if e.peer is not None}
     )
@@ -1281,6 +1331,37 @@ def receive(match):
             e.receipt = "entered" if is_unseen(match) else "origin"
 
 
+def delivered_by(event):
+    """The delivery that a propagated value goes back to, if it goes back to one."""
+    if event.receipt != "propagated":
+        return None
+    given = event.giver.given
+    if given.node is None:
+        return given.conditions[0] if given.conditions else None
+    root = given.node.root
+    if root.role == "promoted":
+        return next((e for e in root.conditions if e.receipt in DELIVERED), None)
+    return root.event
+
+
+def break_circles(ranks):
+    """Bad values that ranks only pass on to each other entered with the earliest delivery."""
+    entered = []
+    settled: list[Event] = []
+    for start in (e for r in ranks for e in r.events):
+        path: list[Event] = []
+        at = start
+        while at is not None and at not in settled:
+            settled.append(at)
+            path.append(at)
+            at = delivered_by(at)
+        if at in path:
+            earliest = min(path[path.index(at) :], key=lambda e: (e.op, e.rank))
+            earliest.receipt = "entered"
+            entered.append(earliest)
+    return entered
+
+
 def is_unseen(match):
     """Whether a giver is not dumped, not matched, or without statistics."""
     givers = match.givers
@@ -1291,8 +1372,12 @@ def is_unseen(match):
         expected = {match.root}
     else:
         expected = there | set(match.missing) | set(match.absent)
+    members = match.members
+    listed = match.group.ranks or match.group.id
+    fewer = len(members) < max(2, *(m.parts for m in members))
     return (
         bool(expected - there)
+        or (match.flow == "all" and not listed and fewer)
         or any(g.given and not g.given.known for g in givers)
         or all(g.given is None for g in givers)
         or match.state == "type_mismatch"
@@ -1317,6 +1402,7 @@ class Candidate:
     reach: int = 0
     reached: set = field(default_factory=set)
     merged: list = field(default_factory=list)
+    of_circle: bool = False  # let in by the break of a circle
     concurrent: bool = False
 
     @property
@@ -1444,7 +1530,9 @@ def order(ranks, found, candidates):
 
     def precedes(a, b):
         seen = reach[place_of[id(a)]]
-        if b.match and seen.issuperset(("leave", e) for e in b.getters) and a.match is not b.match:
+        if a.of_circle:
+            return False  # where it entered is not known
+        if b.match and not b.of_circle and seen.issuperset(("leave", e) for e in b.getters) and a.match is not b.match:
             return True  # before every exit that shows it
         return place_of[id(b)] in seen
 
@@ -1471,7 +1559,7 @@ def order(ranks, found, candidates):
 
     for c in candidates:
         c.depth = depth[place_of[id(c)]]
-        if c.match:
+        if c.match and not c.of_circle:
             c.depth = max(c.depth, min(pasts[e] for e in c.getters))
         c.layer = layer(c)
 
@@ -1479,7 +1567,7 @@ def order(ranks, found, candidates):
 # --- the answer (10) --------------------------------------------------------------------------------
 
 
-def make_candidates(ranks, found):
+def make_candidates(ranks, found, circles):
     candidates = []
     for rank in ranks:
         own = [n for n in rank.marks if n.harm and n.role != "received"]
@@ -1489,8 +1577,12 @@ def make_candidates(ranks, found):
                 c.demoted = any(e.receipt in DELIVERED for e in node.conditions)
             candidates.append(c)
     by_number = {r.number: r for r in ranks}
+    for e in circles:
+        c = Candidate(by_number[e.rank], e.op, match=e.match, getters=[e], of_circle=True)
+        candidates.append(c)
+        e.candidate = c
     for match in found:
-        shown = [e for e in match.getters if e.receipt in ("origin", "entered")]
+        shown = [e for e in match.getters if e.receipt in ("origin", "entered") and e not in circles]
         if shown:
             c = Candidate(by_number[shown[0].rank], shown[0].op, match=match, getters=shown)
             candidates.append(c)
@@ -1604,7 +1696,7 @@ def communication(match):
         bad_out = match.gets(e) and e.receipt in DELIVERED
         rows["source" if bad_in else "propagated" if bad_out else "normal"].append(e.rank)
     verdict = next((v for v, n in verdicts.items() if n), None)
-    if verdict is None and match.state == "fully_matched":
+    if verdict is None and match.state not in ("unmatched", "type_mismatch"):
         return None
     return {
         "api": match.api,
@@ -1654,7 +1746,8 @@ def analyse(step_dir):
     ranks, broken = read_step(step_dir)
     found, world = match_all(ranks)
     settle_receipts(ranks, found)
-    candidates = make_candidates(ranks, found)
+    circles = break_circles(ranks)
+    candidates = make_candidates(ranks, found, circles)
     order(ranks, found, candidates)
     blame(ranks, candidates)
     hidden = classify(ranks, candidates)
