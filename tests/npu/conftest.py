@@ -27,9 +27,7 @@ def simulator() -> Simulator:
         pytest.skip(f"{root} is not finished: run python tests/npu/build_env.py {root}")
     found = real_cann()
     if found is not None:
-        pytest.skip(
-            f"this machine has a CANN of its own ({found}); the simulator must not shadow it"
-        )
+        pytest.skip(f"this machine has a CANN of its own ({found}); the simulator must not shadow it")
     if os.environ.get("CI"):
         pytest.skip("the simulator environment is never used in CI")
     return Simulator(root)
