@@ -1,0 +1,213 @@
+//! How far the first overflow went: the path to where somebody would notice, and everything it leads to.
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::Assembler;
+use crate::order::{Receipt, Source};
+use crate::report::{Hop, PathStep, RankOp, Spread};
+use crate::timeline::{OpRef, Symptom, Trail};
+
+/// How a value came to a rank: giver's timeline and mark, its event, the getter's event.
+type Arrival = (u32, u32, u32, u32);
+
+/// Everything a finding leads to.
+pub(super) struct Flood {
+    /// Roots (timeline, mark) in the order they are reached.
+    pub(super) roots: Vec<(u32, u32)>,
+    /// Timelines reached, ascending.
+    pub(super) timelines: Vec<u32>,
+    pub(super) hops: Vec<Hop>,
+    /// Non-finite ops, the origin included.
+    pub(super) ops: u64,
+}
+
+impl Assembler<'_> {
+    /// Breadth-first over (rank, root): a root leads to the communications that its value enters, those to the roots
+    /// of the ranks that got it. The first place with the strongest symptom ends the path.
+    pub(super) fn path(&self, first: usize) -> Vec<PathStep> {
+        let starts = self.starts(first);
+        let mut from: FxHashMap<(u32, u32), Option<Arrival>> = FxHashMap::default();
+        let mut queue: Vec<(u32, u32)> = Vec::new();
+        for start in starts {
+            from.insert(start, None);
+            queue.push(start);
+        }
+        let mut best: Option<(Symptom, (u32, u32), usize)> = None;
+        let given = self.given_by_mark();
+        let mut at = 0;
+        while at < queue.len() {
+            let (t, m) = queue[at];
+            at += 1;
+            for (k, terminal) in self.timelines[t as usize].terminals.iter().enumerate() {
+                if terminal.mark == m && best.as_ref().is_none_or(|b| terminal.symptom < b.0) {
+                    best = Some((terminal.symptom, (t, m), k));
+                }
+            }
+            if matches!(best, Some((Symptom::Loss, ..))) {
+                break;
+            }
+            for &event in given.get(&(t, m)).into_iter().flatten() {
+                for (gt, ge) in self.getters_of(t, event) {
+                    let Some(mark) = self.timelines[gt as usize].events[ge as usize].got.as_ref().and_then(|g| g.mark)
+                    else {
+                        continue;
+                    };
+                    if let std::collections::hash_map::Entry::Vacant(slot) = from.entry((gt, mark)) {
+                        slot.insert(Some((t, m, event, ge)));
+                        queue.push((gt, mark));
+                    }
+                }
+            }
+        }
+        let Some((symptom, end, terminal)) = best else {
+            return self.path_without_end(first);
+        };
+        let mut hops = Vec::new();
+        let mut place = end;
+        while let Some(Some((t, m, event, got))) = from.get(&place) {
+            hops.push((*t, *event, place.0, *got));
+            place = (*t, *m);
+        }
+        hops.reverse();
+        let mut path = Vec::new();
+        let mut entered_by = None;
+        for (t, event, to, got) in hops {
+            let side = self.timelines[t as usize].events[event as usize].given.as_ref();
+            self.walk(&mut path, t, side.map(|s| &s.trail), entered_by);
+            let giving = self.event_op(t, event).0;
+            if path.last().is_none_or(|p: &PathStep| p.rank != self.rank(t) || p.exec_order != giving.op) {
+                let via = if path.is_empty() { "origin" } else { "data" };
+                path.push(self.step(t, &giving, via, 0));
+            }
+            path.push(self.step(to, &self.event_op(to, got).0, "communication", 0));
+            entered_by = Some(());
+        }
+        let last = &self.timelines[end.0 as usize].terminals[terminal];
+        self.walk(&mut path, end.0, Some(&last.trail), entered_by);
+        if let Some(step) = path.last_mut() {
+            step.symptom = Some(symptom);
+        }
+        path
+    }
+
+    fn path_without_end(&self, first: usize) -> Vec<PathStep> {
+        let c = &self.ordering.candidates[first];
+        let (t, _) = self.place(c);
+        let at = match c.source {
+            Source::Mark(_, m) => self.timelines[t as usize].marks[m as usize].at.clone(),
+            Source::Communication(_, _, e) | Source::Missing(_, _, e) => self.event_op(t, e).0,
+        };
+        vec![self.step(t, &at, "origin", 0)]
+    }
+
+    fn step(&self, t: u32, at: &OpRef, via: &'static str, omitted: u32) -> PathStep {
+        PathStep { rank: self.rank(t), op_name: at.name.clone(), exec_order: at.op, via, omitted, symptom: None }
+    }
+
+    /// Appends a trail; its first op is there already when a communication brought the value.
+    fn walk(&self, path: &mut Vec<PathStep>, t: u32, trail: Option<&Trail>, entered: Option<()>) {
+        let Some(trail) = trail else { return };
+        let skip = usize::from(entered.is_some());
+        for (k, at) in trail.head.iter().enumerate().skip(skip) {
+            let via = if path.is_empty() && k == 0 { "origin" } else { "data" };
+            path.push(self.step(t, at, via, 0));
+        }
+        for (k, at) in trail.tail.iter().enumerate() {
+            path.push(self.step(t, at, "data", if k == 0 { trail.omitted } else { 0 }));
+        }
+    }
+
+    /// (timeline, mark) of a candidate: its own mark, or the received marks of the members that show it.
+    pub(super) fn starts(&self, candidate: usize) -> Vec<(u32, u32)> {
+        let c = &self.ordering.candidates[candidate];
+        match c.source {
+            Source::Mark(t, m) => vec![(t, m)],
+            _ => c
+                .getters
+                .iter()
+                .filter_map(|&(t, e)| Some((t, self.timelines[t as usize].events[e as usize].got.as_ref()?.mark?)))
+                .collect(),
+        }
+    }
+
+    fn given_by_mark(&self) -> FxHashMap<(u32, u32), Vec<u32>> {
+        let mut given: FxHashMap<(u32, u32), Vec<u32>> = FxHashMap::default();
+        for (t, timeline) in self.timelines.iter().enumerate() {
+            for (e, event) in timeline.events.iter().enumerate() {
+                if let Some(mark) = event.given.as_ref().and_then(|g| g.mark) {
+                    given.entry((t as u32, mark)).or_default().push(e as u32);
+                }
+            }
+        }
+        given
+    }
+
+    /// Members of the event's communication that got the overflow from it.
+    fn getters_of(&self, t: u32, event: u32) -> Vec<(u32, u32)> {
+        let Some(id) = self.matching.of_event[t as usize][event as usize] else {
+            return Vec::new();
+        };
+        self.matching.matches[id as usize]
+            .members
+            .iter()
+            .filter(|m| {
+                matches!(self.ordering.receipts[m.timeline as usize][m.event as usize], Receipt::Propagated(..))
+            })
+            .map(|m| (m.timeline, m.event))
+            .collect()
+    }
+
+    /// Everything the first overflow leads to: roots in the order they are reached, and the communications that
+    /// brought it to ranks that did not have it.
+    pub(super) fn flood(&self, first: usize) -> Flood {
+        let mut roots = self.starts(first);
+        let mut seen: FxHashSet<(u32, u32)> = roots.iter().copied().collect();
+        let mut timelines: Vec<u32> = roots.iter().map(|s| s.0).collect();
+        let mut hops: Vec<Hop> = Vec::new();
+        let given = self.given_by_mark();
+        let mut at = 0;
+        while at < roots.len() {
+            let (t, m) = roots[at];
+            at += 1;
+            for &event in given.get(&(t, m)).into_iter().flatten() {
+                let mut new = Vec::new();
+                for (gt, ge) in self.getters_of(t, event) {
+                    let got = self.timelines[gt as usize].events[ge as usize].got.as_ref();
+                    let Some(mark) = got.and_then(|g| g.mark) else { continue };
+                    if seen.insert((gt, mark)) {
+                        roots.push((gt, mark));
+                    }
+                    if !timelines.contains(&gt) {
+                        timelines.push(gt);
+                        new.push(self.rank(gt));
+                    }
+                }
+                if !new.is_empty() {
+                    let op = self.event_op(t, event).0;
+                    let api = self.timelines[t as usize].events[event as usize].communication.api.clone();
+                    hops.push(Hop { api, from: self.rank(t), op_name: op.name, to: new });
+                }
+            }
+        }
+        timelines.sort_unstable();
+        let reach = |&(t, m): &(u32, u32)| u64::from(self.timelines[t as usize].marks[m as usize].reach);
+        Flood { ops: roots.iter().map(reach).sum(), roots, timelines, hops }
+    }
+
+    pub(super) fn spread(&self, flood: &Flood) -> Spread {
+        let symptom = flood
+            .roots
+            .iter()
+            .flat_map(|&(t, m)| {
+                self.timelines[t as usize].terminals.iter().filter(move |x| x.mark == m).map(move |x| (t, x))
+            })
+            .min_by_key(|(t, x)| (x.symptom, *t));
+        Spread {
+            ops: flood.ops.saturating_sub(1),
+            ranks: flood.timelines.iter().map(|&t| self.rank(t)).collect(),
+            hops: flood.hops.clone(),
+            symptom: symptom.map(|(t, x)| RankOp::new(self.rank(t), &x.at)),
+            symptom_kind: symptom.map(|(_, x)| x.symptom),
+        }
+    }
+}
