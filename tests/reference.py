@@ -864,6 +864,7 @@ class Rank:
                 sources.append((hit[1], -self.written.index(hit[0]), hit[0].node))
             elif hit and hit[0].meaning == "intended":
                 side.conditions += hit[0].node.conditions
+                hit[0].node.readers.append(op.index)
             elif hit or tensor.kinds != {NEG}:
                 outside.append((argument, tensor))
         if sources:

@@ -95,7 +95,7 @@ def test_single_ranks(step):
 
 
 @given(strategies.steps())
-@some(20)
+@some(15)
 def test_training_steps(step):
     check_step(step)
 

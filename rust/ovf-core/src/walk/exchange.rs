@@ -97,6 +97,7 @@ impl<'a> Walk<'a> {
                 }
                 Some((id, _)) if self.values.get(id).meaning == Meaning::Intended => {
                     let node = self.values.get(id).node;
+                    self.graph.node_mut(node).first_reader.get_or_insert(i);
                     side.conditions.extend(self.graph.node(node).conditions.iter().take(CONDITIONS_KEPT));
                 }
                 None if t.kinds() == Kinds::NEG_INF => {} // looks like a mask
