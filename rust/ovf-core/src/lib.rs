@@ -3,7 +3,7 @@
 //! Data flows one way; each room names only types of the rooms before it:
 //!
 //! ```text
-//! source -> structural, scan, parse -> provenance, classify, graph -> timeline (per rank) -> collective -> order -> verdict -> report
+//! source -> structural, scan, parse -> provenance, classify, graph -> walk, timeline (per rank) -> collective -> order -> verdict -> report
 //! ```
 //!
 //! ```no_run
@@ -38,6 +38,7 @@ mod timeline;
 mod token;
 mod trace;
 mod verdict;
+mod walk;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering as Atomic};
 
