@@ -736,7 +736,10 @@ class Rank:
                 child.parents.append(parent)
 
     def adopt(self, parent, child):
+        if parent.root is child:
+            return False  # it would be its own cause
         child.role, child.parents = "", [parent]
+        return True
 
     def register(self, op):
         """9."""
@@ -912,7 +915,8 @@ class Rank:
         self.spread_harm()
         for node in self.nodes:
             if node.role == "linked":  # 4: a gradient that is the forward's doing
-                blamed = node.forward.harm or node.forward.root.harm
+                root = node.forward.root
+                blamed = root is not node and (node.forward.harm or root.harm)
                 node.role = "" if blamed else "origin"
                 if blamed:
                     self.link(node.forward, node)
@@ -949,7 +953,7 @@ class Rank:
                 and self.ops[n.op].name.direction in ("forward", "backward")
                 and (n.real or n.role == "unexplained")
             ]
-            behind = [n for n in records if n.op > node.op and is_backward(n)]
+            behind = [n for n in records if n.op > node.op and is_backward(n) and n.root is not node]
             before = [n for n in records if n.op < node.op and is_backward(n)]
             forward = [n for n in records if n.op < node.op and not is_backward(n)]
             dumped = any(op.part == "backward" and op.name.base == base for op in self.ops)
@@ -961,9 +965,7 @@ class Rank:
                 else earlier[-1] if earlier and not dumped
                 else None
             )  # fmt: skip
-            if parent:
-                self.adopt(parent, node)
-            else:
+            if not (parent and self.adopt(parent, node)):
                 node.role = "parameter"
 
     def read_at(self, event):

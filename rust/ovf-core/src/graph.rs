@@ -118,13 +118,17 @@ impl Graph {
         node.primary.get_or_insert(parent);
     }
 
-    /// Makes `parent` the cause of the former root `child`.
-    pub(crate) fn adopt(&mut self, parent: NodeId, child: NodeId) {
+    /// Makes `parent` the cause of the former root `child`; false where `parent` itself comes from `child`.
+    pub(crate) fn adopt(&mut self, parent: NodeId, child: NodeId) -> bool {
+        if self.root(parent) == self.root(child) {
+            return false;
+        }
         let node = self.node_mut(child);
         node.role = Role::Plain;
         node.parents = vec![parent];
         node.primary = Some(parent);
         self.node_mut(parent).carried = true;
+        true
     }
 
     /// The root a node's primary parents lead to (itself, when it has none).
@@ -169,7 +173,7 @@ impl Graph {
                 continue;
             };
             let root = self.root(forward);
-            if self.node(forward).harm || self.node(root).harm {
+            if root as usize != id && (self.node(forward).harm || self.node(root).harm) {
                 self.nodes[id].role = Role::Plain;
                 self.link(forward, id as NodeId);
             } else {
@@ -272,6 +276,13 @@ mod tests {
         let (head, omitted, tail) = chain(&roles).trail(29);
         assert_eq!((head.len(), omitted, tail.len()), (6, 18, 6));
         assert_eq!((head[0], tail[5]), (0, 29));
+    }
+
+    #[test]
+    fn adoption_never_closes_a_circle() {
+        let mut graph = chain(&[Role::Parameter, Role::Plain]);
+        assert!(!graph.adopt(1, 0));
+        assert_eq!((graph.root(1), graph.root(0)), (0, 0));
     }
 
     #[test]

@@ -460,7 +460,9 @@ impl<'a> Walk<'a> {
         self.connect(id, &mut real, &masks, judgement, &read);
         match inside {
             Inside::From(child) => self.graph.link(child, id),
-            Inside::Adopts(child) => self.graph.adopt(id, child),
+            Inside::Adopts(child) => {
+                self.graph.adopt(id, child);
+            }
             Inside::Clean { has_children: true } => self.containers.push(id),
             Inside::Clean { .. } | Inside::Mask => {}
         }
@@ -605,11 +607,8 @@ impl<'a> Walk<'a> {
         if name.is_module() && (self.graph.node(id).real || self.graph.node(id).role == Role::Unexplained) {
             if name.direction == Direction::Backward {
                 self.backwards.insert(module, id);
-                let waiting: Vec<NodeId> = self.gradients.iter().filter(|g| g.0 == module).map(|g| g.1).collect();
-                self.gradients.retain(|g| g.0 != module);
-                for gradient in waiting {
-                    self.graph.adopt(id, gradient);
-                }
+                let graph = &mut self.graph;
+                self.gradients.retain(|g| g.0 != module || !graph.adopt(id, g.1));
             } else {
                 self.module_forwards.insert(module, id);
             }

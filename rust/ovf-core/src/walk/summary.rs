@@ -126,9 +126,8 @@ impl Walk<'_> {
             };
             let parent =
                 before.or_else(|| if recorded.contains(&module) { None } else { earlier().map(|n| n as NodeId) });
-            match parent {
-                Some(parent) => self.graph.adopt(parent, id),
-                None => self.graph.node_mut(id).role = Role::Parameter,
+            if !parent.is_some_and(|parent| self.graph.adopt(parent, id)) {
+                self.graph.node_mut(id).role = Role::Parameter;
             }
         }
     }
