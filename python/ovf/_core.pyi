@@ -1,6 +1,7 @@
 """The compiled half of ovf; use the functions of `ovf` itself."""
 
 import os
+from typing import final
 
 from typing_extensions import Self
 
@@ -28,6 +29,7 @@ class DumpFormatError(OvfError):
 class RulesError(OvfError):
     """The rules file is not valid."""
 
+@final
 class Progress:
     """Counters of a running analysis, readable from any thread."""
 

@@ -105,14 +105,15 @@ fn forward_inputs(bytes: &[u8], name: &OpName) -> Option<Vec<ValueReport>> {
 }
 
 fn value(slot: String, t: &TensorStat) -> ValueReport {
+    let plain = |s: Option<f64>| s.map(|n| n + 0.0); // -0.0 is 0.0 however it was spelled
     ValueReport {
         slot,
         dtype: t.dtype.strip_prefix("torch.").unwrap_or(t.dtype).to_owned(),
         shape: t.shape.to_vec(),
-        max: t.max,
-        min: t.min,
-        mean: t.mean,
-        norm: t.norm,
+        max: plain(t.max),
+        min: plain(t.min),
+        mean: plain(t.mean),
+        norm: plain(t.norm),
         class: if t.has_statistics() { t.kinds().name() } else { "unknown" }.to_owned(),
     }
 }
