@@ -560,11 +560,19 @@ def test_the_command_writes_a_step_and_its_answer(tmp_path):
     assert bad_evidence(truth["op"], dump[5][truth["op"]]) == (False, True)
 
 
-def test_the_command_says_when_the_answer_is_not_dumped(tmp_path):
-    for option in ("--missing=1", "--cut=1:5000"):
-        main([str(tmp_path), "--dp", "2", "--fault", "forward:1:1:1", option])
-        truth = json.loads((tmp_path / "truth.json").read_text("utf-8"))
-        assert (truth["rank"], truth["visible"]) == (1, False)
+@pytest.mark.parametrize("option", ["--missing=1", "--cut=1:5000"])
+def test_the_command_says_when_the_answer_is_not_dumped(tmp_path, option):
+    main([str(tmp_path), "--dp", "2", "--fault", "forward:1:1:1", option])
+    truth = json.loads((tmp_path / "truth.json").read_text("utf-8"))
+    assert (truth["rank"], truth["visible"]) == (1, False)
+
+
+def test_two_steps_are_never_mixed(tmp_path, capsys):
+    main([str(tmp_path), "--clean"])
+    with pytest.raises(SystemExit):
+        main([str(tmp_path), "--clean", "--dp", "2"])
+    assert "holds a step already" in capsys.readouterr().err
+    assert sorted(p.name for p in (tmp_path / "step0").iterdir()) == ["rank0"]
 
 
 def test_the_command_writes_clean_steps(tmp_path):
