@@ -27,7 +27,7 @@ use crate::op::{Argument, Direction, Field, Kinds, Op, OpName, Rank, TensorStat,
 use crate::parse::{Part, parse_op};
 use crate::provenance;
 use crate::provenance::{Link, Meaning, NodeId, Values};
-use crate::rules::{Is, OperatorRules, Rules};
+use crate::rules::{CommunicationRow, Is, OperatorRules, Rules};
 use crate::scan::Index;
 use crate::timeline::{Counts, Event, OpRef};
 use crate::token::{Stop, unescape};
@@ -76,6 +76,7 @@ pub(crate) struct Walk<'a> {
     inputs_only: bool,
     rank: Rank,
     operators: FxHashMap<u64, Rc<OperatorRules<'a>>>,
+    communications: FxHashMap<u64, Option<&'a CommunicationRow>>,
     values: Values,
     graph: Graph,
     /// Forward calls that met something bad, by base and number.
@@ -111,7 +112,7 @@ struct Shapes {
 
 fn key_of(name: &OpName) -> u64 {
     use std::hash::{Hash, Hasher};
-    let mut hasher = rustc_hash::FxHasher::default();
+    let mut hasher = std::hash::DefaultHasher::new();
     (name.base, name.call_index).hash(&mut hasher);
     hasher.finish()
 }
@@ -172,6 +173,7 @@ impl<'a> Walk<'a> {
             inputs_only,
             rank,
             operators: FxHashMap::default(),
+            communications: FxHashMap::default(),
             values: Values::default(),
             graph: Graph::default(),
             forwards: FxHashMap::default(),
@@ -201,10 +203,19 @@ impl<'a> Walk<'a> {
         unescape(self.index.entries[op as usize].name(self.bytes))
     }
 
+    /// The table's row for a communication, looked up once per name.
+    fn communication_row(&mut self, name: &OpName) -> Option<&'a CommunicationRow> {
+        use std::hash::{Hash, Hasher};
+        let mut hasher = std::hash::DefaultHasher::new();
+        (name.prefix, name.api).hash(&mut hasher);
+        let rules = self.rules;
+        *self.communications.entry(hasher.finish()).or_insert_with(|| rules.communication(name))
+    }
+
     /// The table's rows for an operator, looked up once per name.
     fn rules_of(&mut self, name: &OpName) -> Rc<OperatorRules<'a>> {
         use std::hash::{Hash, Hasher};
-        let mut hasher = rustc_hash::FxHasher::default();
+        let mut hasher = std::hash::DefaultHasher::new();
         (name.prefix, name.api).hash(&mut hasher);
         let rules = self.rules;
         Rc::clone(self.operators.entry(hasher.finish()).or_insert_with(|| Rc::new(rules.operator(name))))
@@ -671,7 +682,7 @@ fn state_of(judgement: Judgement) -> OpState {
 
 fn module_key(name: &OpName) -> u64 {
     use std::hash::{Hash, Hasher};
-    let mut hasher = rustc_hash::FxHasher::default();
+    let mut hasher = std::hash::DefaultHasher::new();
     name.base.hash(&mut hasher);
     hasher.finish()
 }

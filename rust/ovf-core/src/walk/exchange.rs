@@ -12,7 +12,7 @@ use crate::timeline::{Event, Side, Trail};
 
 impl<'a> Walk<'a> {
     pub(super) fn communicate(&mut self, i: u32, name: &OpName, op: &Op<'a>) {
-        let Some(row) = self.rules.communication(name) else {
+        let Some(row) = self.communication_row(name) else {
             return;
         };
         let mut state = match op.register {
