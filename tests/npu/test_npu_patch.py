@@ -263,3 +263,67 @@ def test_the_gate_has_the_import_it_needs():
     assert conditions.without(edited) == FUNCTIONS
     with_os = "import os\n" + FUNCTIONS
     assert call_site.insert(with_os, conditions.plan(with_os)).count("import os") == 1
+
+
+def changed(root: Path, path: str, change) -> Path:
+    tree = make_tree(root)
+    file = tree / path
+    file.write_text(change(file.read_text()))
+    return tree
+
+
+def without_os(text: str) -> str:
+    return "".join(line for line in text.splitlines(keepends=True) if line.strip() != "import os")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: "from __future__ import annotations\n" + without_os(text),
+        lambda text: "import os as _os\n" + without_os(text),
+    ],
+)
+def test_the_import_stands_where_it_may(tmp_path, change):
+    tree = changed(tmp_path / "tree", conditions.PATH, change)
+    carry_out(tree, plan(tree))
+    text = (tree / conditions.PATH).read_text()
+    compile(text, "utils.py", "exec")
+    assert "import os  # for FORCE_OVERFLOW_CHECK" in text
+
+
+@pytest.mark.parametrize(
+    ("before", "reason"),
+    [("#ifdef WIN\n#include <windows.h>\n#endif\n", "inside a condition"), ("/* like\n#include <x>\n*/\n", None)],
+)
+def test_the_include_stands_among_those_that_count(tmp_path, before, reason):
+    tree = changed(tmp_path / "tree", call_site.PATH, lambda text: before + text)
+    if reason:
+        untouched = files_of(tree)
+        with pytest.raises(PatchRefusedError, match=reason):
+            plan(tree)
+        assert files_of(tree) == untouched
+    else:
+        carry_out(tree, plan(tree))
+        assert (tree / call_site.PATH).read_text().index(call_site.INCLUDE) > len(before)
+
+
+def test_a_switch_in_dead_code_is_not_taken_for_the_live_one(tmp_path):
+    def bury(text):
+        opening, _ = call_site.function_body(call_site.mask(text), call_site.FUNCTION)
+        site = text.index("if", opening)
+        return text[:site] + "\n#if 0\n" + text[site:].replace("\n}", "\n#endif\n}", 1)
+
+    tree = changed(tmp_path / "tree", call_site.PATH, bury)
+    with pytest.raises(PatchRefusedError):
+        plan(tree)
+
+
+def test_nothing_outside_the_tree_is_touched(tmp_path):
+    tree = make_tree(tmp_path / "tree")
+    outside = tmp_path / "outside"
+    (tree / "torch_npu" / "npu").rename(outside)
+    (tree / "torch_npu" / "npu").symlink_to(outside)
+    before = files_of(outside)
+    with pytest.raises(PatchRefusedError, match="leads out of this tree"):
+        plan(tree)
+    assert files_of(outside) == before

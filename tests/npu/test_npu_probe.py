@@ -299,3 +299,27 @@ def test_this_hosts_clock():
     assert abs(clock.wall(time.monotonic_ns()) - time.time_ns()) < 1_000_000_000
     assert clock.uncertainty_ns(clock) == 0
     assert Clock.from_dict(json.loads(json.dumps(clock.to_dict()))) == clock
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"begin_ns": "5"},
+        {"begin_ns": float("inf")},
+        {"begin_ns": 10**30},
+        {"begin_ns": 9, "end_ns": 5},
+        {"step_begin": "[/]"},
+    ],
+)
+def test_an_interval_that_cannot_be_is_refused_in_one_line(tmp_path, change):
+    clock = {"host": "h", "wall_ns": 0, "monotonic_ns": 0, "error_ns": 0}
+    header = {"kind": "probe", "schema_version": 1, "rank": 0, "clock": clock}
+    interval = {"kind": "interval", "begin_ns": 1, "end_ns": 2, "step_begin": 0, "step_end": 0, "reads": 1, **change}
+    path = probe_path(tmp_path, 0)
+    path.write_text(f"{json.dumps(header)}\n{json.dumps(interval)}\n")
+    with pytest.raises(ProbeFormatError):
+        read_probe(path)
+    header["clock"]["error_ns"] = -1
+    path.write_text(f"{json.dumps(header)}\n")
+    with pytest.raises(ProbeFormatError):
+        read_probe(path)

@@ -112,15 +112,17 @@ def _switch_conditions(masked: str) -> list[tuple[int, str]]:
     return found
 
 
-def _include_offset(text: str) -> int:
+def _include_offset(masked: str) -> int:
     """Find the end of the last include of the opening, unconditional run of includes."""
     end = None
-    for line in re.finditer(r"[^\n]*\n", text):
+    for line in re.finditer(r"[^\n]*\n", masked):
         content = line.group().strip()
         if content.startswith("#include"):
             end = line.end()
-        elif content and not content.startswith("//") and end is not None:
+        elif content and end is not None:
             break
+        elif re.match(r"#\s*if", content):
+            raise StructureError("the first #include stands inside a condition")
     if end is None:
         raise StructureError("no #include at the top of the file")
     return end
@@ -150,7 +152,12 @@ def plan(text: str) -> list[Insertion]:
     offset, condition = sites[0]
     if condition not in known:
         raise StructureError(f"{FUNCTION} sets the switch under another condition: {condition[:80]}")
-    return [Insertion(_include_offset(text), f"{INCLUDE}\n"), Insertion(offset, CONDITION)]
+    begin, _ = function_body(masked, FUNCTION)
+    opened = len(re.findall(r"^[ \t]*#[ \t]*if", masked[begin:offset], re.MULTILINE))
+    closed = len(re.findall(r"^[ \t]*#[ \t]*endif", masked[begin:offset], re.MULTILINE))
+    if opened != closed:
+        raise StructureError(f"{FUNCTION} sets the switch inside a preprocessor condition")
+    return [Insertion(_include_offset(masked), f"{INCLUDE}\n"), Insertion(offset, CONDITION)]
 
 
 def without(text: str) -> str:

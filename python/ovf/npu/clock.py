@@ -62,11 +62,14 @@ class Clock:
         Raises:
             KeyError: A field is missing.
             TypeError: A field is not what it should be.
+            ValueError: A number is out of range.
         """
         error = data["error_ns"]
         numbers = (data["wall_ns"], data["monotonic_ns"], 0 if error is None else error)
         if not all(isinstance(number, int) for number in numbers) or not isinstance(data["host"], str):
             raise TypeError("the clock's fields are not numbers")
+        if numbers[2] < 0 or any(abs(number) >= 2**63 for number in numbers):
+            raise ValueError("the clock's fields are out of range")
         return Clock(data["host"], data["wall_ns"], data["monotonic_ns"], error)
 
     def to_dict(self) -> dict[str, Any]:

@@ -124,9 +124,13 @@ def plan(text: str) -> list[Insertion]:
     sibling = _function(tree, "is_support_inf_nan")
     assert sibling.end_lineno is not None  # noqa: S101
     insertions.append(Insertion(offsets.after_line(sibling.end_lineno), GATE))
-    imports = [alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names]
-    if "os" not in imports:
-        first = next(node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom)))
+    imports = [alias for node in tree.body if isinstance(node, ast.Import) for alias in node.names]
+    if not any(alias.name == "os" and alias.asname in (None, "os") for alias in imports):
+        statements = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
+        # Nothing may stand before an import from __future__.
+        first = next((n for n in statements if not (isinstance(n, ast.ImportFrom) and n.module == "__future__")), None)
+        if first is None:
+            raise StructureError("imports nothing: where to import os is not known")
         insertions.append(Insertion(offsets.at(first.lineno, 0), IMPORT))
     return insertions
 

@@ -146,6 +146,10 @@ class IntervalFile:
         os.close(self._fd)
 
 
+#: No moment is later (nanoseconds; about the year 2262).
+_LATEST_NS = 2**63
+
+
 @dataclass(frozen=True)
 class ProbeRecord:
     """One rank's file, read.
@@ -169,6 +173,31 @@ class ProbeRecord:
     last_seen_ns: int
 
 
+def _moment(value: object) -> int:
+    """Take nanoseconds: a whole number within a few centuries.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or abs(value) >= _LATEST_NS:
+        raise ValueError(f"{value!r} is no moment in nanoseconds")
+    return value
+
+
+def _interval(record: dict[str, Any]) -> Interval:
+    """Take an interval's line.
+
+    Raises:
+        KeyError: A field is missing.
+        ValueError: A field is not what it should be.
+    """
+    interval = Interval(**{name: record[name] for name in Interval.__dataclass_fields__})
+    steps = (interval.step_begin, interval.step_end)
+    if _moment(interval.end_ns) < _moment(interval.begin_ns) or not all(s is None or isinstance(s, int) for s in steps):
+        raise ValueError("an interval ends before it begins, or its steps are no numbers")
+    return interval
+
+
 def read_probe(path: Path) -> ProbeRecord:
     """Read a rank's file.
 
@@ -188,11 +217,13 @@ def read_probe(path: Path) -> ProbeRecord:
     for number, line in enumerate([*complete, *([tail] if tail else [])], 1):
         try:
             record = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if number > len(complete):
                 break
             raise ProbeFormatError(f"{path}:{number}: expected a JSON line") from error
         if not isinstance(record, dict):
+            if number > len(complete):
+                break
             raise ProbeFormatError(f"{path}:{number}: expected an object")
         records.append(record)
     header = records[0] if records else {}
@@ -203,11 +234,11 @@ def read_probe(path: Path) -> ProbeRecord:
         by_begin: dict[int, Interval] = {}
         for record in records:
             if record.get("kind") == "interval":
-                fields = {name: record[name] for name in Interval.__dataclass_fields__}
-                by_begin[int(record["begin_ns"])] = Interval(**fields)
+                interval = _interval(record)
+                by_begin[interval.begin_ns] = interval
         moments = [record.get("at_ns", record.get("end_ns")) for record in records[1:]]
-        last_seen = max((int(m) for m in moments if m is not None), default=clock.monotonic_ns)
-    except (KeyError, TypeError, ValueError) as error:
+        last_seen = max((_moment(m) for m in moments if m is not None), default=clock.monotonic_ns)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ProbeFormatError(f"{path}: a field is missing or not a number: {error}") from error
     ends = [record for record in records if record.get("kind") == "end"]
     ordered = tuple(by_begin[begin] for begin in sorted(by_begin))

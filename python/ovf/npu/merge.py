@@ -141,7 +141,11 @@ def merge(records: list[ProbeRecord], *, clock_uncertainty_ns: int | None = None
         if ranks.count(rank) > 1:
             raise ProbeFormatError(f"rank {rank} has more than one probe file")
     # A probe that gave up half way has not shown its rank to be clean either.
-    idle = {r.rank: str(r.end["reason"]) for r in records if r.end is not None and r.end.get("reason") != STOPPED}
+    idle = {
+        r.rank: str(r.end.get("reason", "no reason given"))
+        for r in records
+        if r.end is not None and r.end.get("reason") != STOPPED
+    }
     hit = sorted((record for record in records if record.intervals), key=_begin)
     first = tuple(
         sorted(b.rank for b in hit if not any(_certainly_before(a, b, clock_uncertainty_ns) for a in hit if a is not b))

@@ -7,7 +7,6 @@ On any doubt the tree is left as it is and the reason is given.
 
 from __future__ import annotations
 
-import ast
 import enum
 from dataclasses import dataclass, field
 from importlib import resources
@@ -108,7 +107,10 @@ def _edited(path: str, text: str) -> str:
             return insert(text, call_site.plan(text))
         if path == conditions.PATH:
             new = insert(text, conditions.plan(text))
-            ast.parse(new)
+            try:
+                compile(new, path, "exec", dont_inherit=True)
+            except SyntaxError as error:
+                raise StructureError(f"would not compile: line {error.lineno}: {error.msg}") from error
             return new
         if path == pages.SCHEMA:
             return insert(text, pages.schema_plan(text))

@@ -35,6 +35,8 @@ class Tree:
         file = self.root / path
         if file.is_symlink() or (file.exists() and not file.is_file()):
             raise StructureError(f"{path}: is not a plain file")
+        if not file.resolve().is_relative_to(self.root.resolve()):
+            raise StructureError(f"{path}: a link leads out of this tree")
         try:
             data = file.read_bytes()
         except FileNotFoundError:
