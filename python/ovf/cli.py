@@ -111,6 +111,14 @@ _rules = click.option(
     type=click.Path(path_type=Path),
     help="A JSON file of rules laid over the built-in ones.",
 )
+
+
+def _output(text: str) -> Callable[[Any], Any]:
+    """The -o option, spelled as msprobe users type it."""
+    names = ("-o", "--output_path", "--output-path", "output")
+    return click.option(*names, type=click.Path(path_type=Path), help=text)
+
+
 _step = click.option("--step", help="Only this step: its number or folder.")
 _exit_zero = click.option("--exit-zero", is_flag=True, help="Exit 0 even if an overflow was found.")
 
@@ -118,13 +126,8 @@ _exit_zero = click.option("--exit-zero", is_flag=True, help="Exit 0 even if an o
 @cli.command()
 @_path
 @_input
-@click.option(
-    "-o",
-    "--output_path",
-    "--output-path",
-    "output",
-    type=click.Path(path_type=Path),
-    help="A new file for the chosen format (a name with a suffix), or a folder: it gets anomaly_analyze_TIME.json as msprobe writes it, or ovf_report.json with --json.",
+@_output(
+    "A new file for the chosen format (a name with a suffix), or a folder: it gets anomaly_analyze_TIME.json as msprobe writes it, or ovf_report.json with --json."
 )
 @click.option(
     "--format",
@@ -312,14 +315,7 @@ def _progress(*, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
 @cli.command()
 @_path
 @_input
-@click.option(
-    "-o",
-    "--output_path",
-    "--output-path",
-    "output",
-    type=click.Path(path_type=Path),
-    help="A folder for cross_rank_analysis.json.",
-)
+@_output("A folder for cross_rank_analysis.json.")
 @_step
 @_rules
 @click.option("--json", "as_json", is_flag=True, help="Print the JSON instead of the table.")
@@ -359,14 +355,7 @@ def ranks(
 @_input
 @click.option("--json", "_as_json", is_flag=True, expose_value=False, help="The trace is JSON anyway.")
 @click.option("--rank", type=click.IntRange(0), help="Global rank; may be left out when there is only one.")
-@click.option(
-    "-o",
-    "--output_path",
-    "--output-path",
-    "output",
-    type=click.Path(path_type=Path),
-    help="A folder for single_rank_trace.json.",
-)
+@_output("A folder for single_rank_trace.json.")
 @_step
 @_rules
 def trace(
