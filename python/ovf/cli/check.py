@@ -1,0 +1,160 @@
+"""`ovf check`: name the first overflow."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import ovf
+from ovf.cli.framework import click
+from ovf.cli.options import (
+    exit_zero_option,
+    input_option,
+    output_option,
+    parse_ranks,
+    path_argument,
+    path_of,
+    rules_option,
+    step_option,
+)
+from ovf.cli.screen import complain, console_for, progress_bar, write_output
+
+if TYPE_CHECKING:
+    from ovf.report import Report
+
+
+@click.command()
+@path_argument
+@input_option
+@output_option(
+    "A new file for the chosen format (a name with a suffix), or a folder: it gets anomaly_analyze_TIME.json as msprobe writes it, or ovf_report.json with --json."
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json", "jsonl", "msprobe"]),
+    default="text",
+    show_default=True,
+)
+@click.option("--json", "as_json", is_flag=True, help="Short for --format json.")
+@step_option
+@click.option("--ranks", callback=parse_ranks, help="Only these ranks, like 0,3,8-15.")
+@rules_option
+@click.option("--top", type=click.IntRange(1), default=1, show_default=True, help="Findings to show in full.")
+@click.option("--threads", type=click.IntRange(1), help="Threads; all processors by default.")
+@click.option(
+    "--allow-incomplete-ranks",
+    is_flag=True,
+    help="Accept missing, cut and unreadable ranks in the exit status.",
+)
+@exit_zero_option
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors; the exit status tells.")
+@click.option("-v", "--verbose", is_flag=True, help="All frames, hops, note ops and the path.")
+@click.option(
+    "--color",
+    type=click.Choice(["auto", "always", "never"]),
+    default="auto",
+    show_default=True,
+    help="auto: only on a terminal; NO_COLOR and FORCE_COLOR count.",
+)
+def check(
+    path: Path | None,
+    input_path: Path | None,
+    output: Path | None,
+    form: str,
+    as_json: bool,
+    step: str | None,
+    ranks: list[int] | None,
+    rules: Path | None,
+    top: int,
+    threads: int | None,
+    allow_incomplete_ranks: bool,
+    exit_zero: bool,
+    quiet: bool,
+    verbose: bool,
+    color: str,
+) -> None:
+    """Name the first overflow of a dump: rank, operator, line of code, why, and how sure.
+
+    PATH is a dump root (all steps, in order), a step, a rank folder or a dump.json.
+
+    Exit status: 0 clean, 1 overflow, 2 usage, unreadable input, nothing to judge, or incomplete evidence.
+    """
+    dump = path_of(path, input_path)
+    if as_json and form not in {"text", "json"}:
+        msg = f"--json and --format {form} ask for two formats; give one"
+        raise click.UsageError(msg)
+    form = "json" if as_json else form
+    if form == "msprobe" and output is not None and output.suffix:
+        msg = f"--format msprobe writes into a folder; {output} looks like a file"
+        raise click.UsageError(msg)
+    started = time.perf_counter()
+    with progress_bar(quiet=quiet) as progress:
+        report = ovf.find_first_overflow(
+            dump,
+            step=step,
+            ranks=ranks,
+            rules=rules,
+            threads=threads,
+            allow_incomplete_ranks=allow_incomplete_ranks,
+            progress=progress,
+        )
+    seconds = time.perf_counter() - started
+    to_folder = output is not None and not output.suffix
+    if output is not None and not to_folder and form != "msprobe":
+        _write_file(report, form, output, dump, seconds=seconds, top=top, verbose=verbose)
+    elif not quiet and form != "msprobe" and not (to_folder and form != "text"):
+        _print(report, form, seconds=seconds, top=top, verbose=verbose, color=color)
+    if form == "msprobe" or (to_folder and form == "text"):
+        _write_msprobe(report, output if to_folder and output else output or Path("output"), dump, quiet=quiet)
+    elif to_folder and output is not None:
+        output.mkdir(parents=True, exist_ok=True)
+        target = output / f"ovf_report.{form}"
+        _write_file(report, form, target, dump, seconds=seconds, top=top, verbose=verbose)
+        complain(f"wrote {target}", quiet=quiet)
+    code = report.exit_code
+    sys.exit(0 if exit_zero and code == 1 else code)
+
+
+def _print(report: Report, form: str, *, seconds: float, top: int, verbose: bool, color: str) -> None:
+    if form == "json":
+        click.echo(report.json(), nl=False)
+    elif form == "jsonl":
+        from ovf.render.jsonl import jsonl  # noqa: PLC0415 - only for this form
+
+        for line in jsonl(report):
+            click.echo(line)
+    else:
+        from ovf.render.text import render  # noqa: PLC0415 - only for this form
+
+        render(report, console_for(color), seconds=seconds, top=top, verbose=verbose)
+
+
+def _write_file(report: Report, form: str, path: Path, dump: Path, *, seconds: float, top: int, verbose: bool) -> None:
+    if form == "json":
+        text = report.json()
+    elif form == "jsonl":
+        from ovf.render.jsonl import jsonl  # noqa: PLC0415 - only for this form
+
+        text = "".join(f"{line}\n" for line in jsonl(report))
+    else:
+        import io  # noqa: PLC0415 - only for this form
+
+        from rich.console import Console  # noqa: PLC0415 - only for this form
+
+        from ovf.render.text import render  # noqa: PLC0415 - only for this form
+
+        buffer = io.StringIO()
+        render(report, Console(file=buffer, width=160), seconds=seconds, top=top, verbose=verbose)
+        text = buffer.getvalue()
+    write_output(path, text, dump)
+
+
+def _write_msprobe(report: Report, folder: Path, dump: Path, *, quiet: bool) -> None:
+    from ovf.render import msprobe  # noqa: PLC0415 - only for this form
+
+    made = msprobe.write(report, folder, dump)
+    if not quiet:
+        click.echo(msprobe.NOTHING if made is None else f"wrote {made}")
