@@ -18,6 +18,8 @@
 //!
 //! What "first overflow" means, rule by rule, stands in `docs/semantics.md`.
 
+#[cfg(feature = "bench")]
+pub mod bench;
 mod classify;
 mod collective;
 mod communication;
