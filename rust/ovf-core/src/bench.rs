@@ -4,11 +4,11 @@
 
 use std::hint::black_box;
 
-use crate::op::{Argument, Value};
-use crate::parse::{Part, parse_op};
+use crate::op::{Argument, Kinds, Op, Value};
+use crate::parse::{Numbers, Parser, Part, parse_op};
 use crate::scan::Index;
 use crate::structural::{Engine, Skipped};
-use crate::token::{Stop, unescape};
+use crate::token::Stop;
 
 /// Names of the structural engines that this processor can run, the fastest last.
 #[must_use]
@@ -66,8 +66,46 @@ pub fn parse_record(body: &[u8]) -> Result<Vec<(String, Seen)>, usize> {
     Ok(op.arguments.into_iter().map(seen).collect())
 }
 
-/// The text of a string's raw content.
-#[must_use]
-pub fn text(raw: &[u8]) -> String {
-    unescape(raw).into_owned()
+/// Reads all records of an index by spellings learnt on the way and exactly, and compares.
+///
+/// # Errors
+/// The first record whose answers differ.
+pub fn learnt_equals_exact(bytes: &[u8], index: &Index) -> Result<(), String> {
+    for part in [Part::ALL, Part::All { recorded: true }, Part::Inputs] {
+        for numbers in [Numbers::All, Numbers::OfNonFinite] {
+            let mut learnt = Parser::new(numbers);
+            for body in index.entries.iter().map(|e| e.body(bytes)) {
+                let mut exact = parse_op(body, part);
+                if let (Ok(op), Numbers::OfNonFinite) = (&mut exact, numbers) {
+                    forget_finite(op);
+                }
+                let fast = learnt.op(body, part).map(|mut op| {
+                    if numbers == Numbers::OfNonFinite {
+                        forget_finite(&mut op);
+                    }
+                    op
+                });
+                // NaN is equal to itself here.
+                let (fast, exact) = (format!("{fast:?}"), format!("{exact:?}"));
+                if fast != exact {
+                    let body = String::from_utf8_lossy(body);
+                    return Err(format!("{part:?} {numbers:?}: {body}\nlearnt {fast}\nexact  {exact}"));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Makes statistics of finite tensors zero.
+fn forget_finite(op: &mut Op) {
+    for argument in &mut op.arguments {
+        if let Value::Tensor(t) = &mut argument.value
+            && t.kinds() == Kinds::NONE
+        {
+            for number in [&mut t.max, &mut t.min, &mut t.mean, &mut t.norm] {
+                *number = number.map(|_| 0.0);
+            }
+        }
+    }
 }
