@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
-
-from ovf.testing import Layout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
+
+    from ovf.testing import Layout
 
 # An op stands two levels deep, indented by one space a level.
 _COMMUNICATION = re.compile(rb'\n  "Distributed\.(\w+)\..*?(?=\n  "|\n })', re.DOTALL)

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import process
-from contenders import Contender
 from scenarios import all_scenarios
 from steps import Made, make
 from table import Row, markdown
@@ -32,7 +31,9 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="scenarios (default: all)")
     parser.add_argument("--repeat", type=int, default=5, help="rounds, default %(default)s")
     parser.add_argument("--scale", type=float, default=1.0, help="factor on the size of every dump")
-    parser.add_argument("--steps", type=Path, default=Path(tempfile.gettempdir()) / "ovf-bench", help="where dumps are kept")
+    parser.add_argument(
+        "--steps", type=Path, default=Path(tempfile.gettempdir()) / "ovf-bench", help="where dumps are kept"
+    )
     parser.add_argument("--msprobe-python", help="the interpreter that has msprobe (default: this one)")
     parser.add_argument("--skip-slow", action="store_true", help="leave out the contenders that run once")
     parser.add_argument("--output", type=Path, help="folder for results.json and results.md")

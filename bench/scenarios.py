@@ -77,7 +77,10 @@ def all_scenarios(scale: float, peer: str | None) -> list[Scenario]:
             [(step16, c) for c in [*grep, ovf(), ovf("--threads", "1"), json, *([msprobe] if msprobe else [])]],
             [
                 ("at most 4 x the time of rg", ratio("ovf check", "rg -c NaN", most=4)),
-                ("msprobe overflow_check at least 150 x slower", ratio("msprobe overflow_check", "ovf check", least=150)),
+                (
+                    "msprobe overflow_check at least 150 x slower",
+                    ratio("msprobe overflow_check", "ovf check", least=150),
+                ),
             ],
         ),
         Scenario(

@@ -8,10 +8,14 @@ import shutil
 import subprocess
 import sys
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+from replicas import widen
 
 from ovf.testing import Layout
-from replicas import widen
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @dataclass(frozen=True)
