@@ -97,6 +97,6 @@ def _family(pid: int) -> list[int]:
         try:
             for task in Path(f"/proc/{member}/task").iterdir():
                 family += [int(child) for child in (task / "children").read_text().split()]
-        except OSError:
+        except OSError:  # noqa: PERF203 - a process may end at any moment
             continue
     return family

@@ -151,7 +151,7 @@ fn read_data(cursor: &mut Cursor, index: &mut Index, watch: &Watch) -> Read<()> 
     }
     let mut told = cursor.at;
     loop {
-        let name = cursor.string()?;
+        let name = cursor.long_string()?;
         cursor.expect(b':', "':' after an op's name")?;
         cursor.skip_space();
         let body_at = cursor.at;

@@ -11,6 +11,7 @@
 
 mod exchange;
 mod module;
+mod repeat;
 mod summary;
 
 use std::borrow::Cow;
@@ -18,6 +19,7 @@ use std::rc::Rc;
 
 use rustc_hash::FxHashMap;
 
+use self::repeat::Repeats;
 use crate::classify::{Evidence, Judgement, OpState, judge};
 use crate::communication::GroupKey;
 use crate::error::Position;
@@ -76,6 +78,7 @@ pub(crate) struct Walk<'a> {
     inputs_only: bool,
     rank: Rank,
     parser: Parser,
+    repeats: Repeats,
     operators: FxHashMap<u64, Rc<OperatorRules<'a>>>,
     communications: FxHashMap<u64, Option<&'a CommunicationRow>>,
     values: Values,
@@ -174,6 +177,7 @@ impl<'a> Walk<'a> {
             inputs_only,
             rank,
             parser: Parser::new(Numbers::OfNonFinite),
+            repeats: Repeats::default(),
             operators: FxHashMap::default(),
             communications: FxHashMap::default(),
             values: Values::default(),
@@ -238,6 +242,9 @@ impl<'a> Walk<'a> {
                 return;
             }
             if !entry.non_finite && !communicates && !self.registers {
+                continue;
+            }
+            if communicates && !entry.non_finite && self.repeat(i as u32) {
                 continue;
             }
             let raw = self.name(i as u32);
