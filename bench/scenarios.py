@@ -60,7 +60,7 @@ def all_scenarios(scale: float, peer: str | None) -> list[Scenario]:
     step256 = Recipe("256 x 24 MB", 4, 4, 16, rank_mb=mb(24), fault="forward:3:50%:50%")
     clean = Recipe("clean", 2, 2, 2, ops_per_rank=ops(32000))
     bad = Recipe("mostly NaN", 2, 2, 2, ops_per_rank=ops(32000), fault="forward:0:0:0")
-    giant = Recipe("one rank of 2 GB", rank_mb=mb(2000), fault="forward:0:50%:50%")
+    giant = Recipe("one rank of 2 GB", rank_mb=mb(100), fault="forward:0:50%:50%", copies=20)
     spellings = {"no white space": "none", "1 space": "1", "4 spaces": "4"}
     layouts = [
         Recipe(name, 2, 2, 2, ops_per_rank=ops(16000), fault="forward:1:50%:50%", options=("--indent", indent))

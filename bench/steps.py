@@ -10,6 +10,7 @@ import sys
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
+from lengths import lengthen
 from replicas import widen
 
 from ovf.testing import Layout
@@ -29,6 +30,7 @@ class Recipe:
         ops_per_rank: mean number of ops a rank.
         fault: as `python -m ovf.testing` takes it; none for a clean step.
         options: more of its options.
+        copies: of a single rank: how many times the step stands in its file, clean but for the last.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Recipe:
     ops_per_rank: int | None = None
     fault: str | None = None
     options: tuple[str, ...] = field(default=())
+    copies: int = 1
 
 
 @dataclass(frozen=True)
@@ -82,14 +85,15 @@ def make(recipe: Recipe, folder: Path) -> Made:
         shutil.rmtree(root)  # begun and not ended
     print(f"making {recipe.name} ...", file=sys.stderr, flush=True)
     layout = Layout(recipe.tp, recipe.pp, min(recipe.dp, 2))
-    command = [sys.executable, "-m", "ovf.testing", str(root)]
+    command = [sys.executable, "-m", "ovf.testing"]
     command += ["--tp", str(layout.tp), "--pp", str(layout.pp), "--dp", str(layout.dp)]
     if recipe.rank_mb is not None:
         command += ["--rank-mb", str(recipe.rank_mb)]
     if recipe.ops_per_rank is not None:
         command += ["--ops-per-rank", str(recipe.ops_per_rank)]
-    command += ["--fault", recipe.fault] if recipe.fault else ["--clean"]
-    subprocess.run([*command, *recipe.options], check=True, stdout=subprocess.DEVNULL)
+    command += recipe.options
+    fault = ["--fault", recipe.fault] if recipe.fault else ["--clean"]
+    subprocess.run([*command, str(root), *fault], check=True, stdout=subprocess.DEVNULL)
     truth = json.loads((root / "truth.json").read_text())
     step = root / "step0"
     rank = truth["rank"]
@@ -99,6 +103,13 @@ def make(recipe: Recipe, folder: Path) -> Made:
         wide = widen(step, layout, recipe.dp)
         rank = None if rank is None else wide.rank(layout.place(rank))
         (root / "truth.json").unlink()
+    if recipe.copies > 1:
+        subprocess.run([*command, str(root / "clean"), "--clean"], check=True, stdout=subprocess.DEVNULL)
+        added = lengthen(root / "clean/step0/rank0/dump.json", step / "rank0/dump.json", recipe.copies)
+        shutil.rmtree(root / "clean")
+        api, number, direction = truth["op"].rsplit(".", 2)
+        truth["op"] = f"{api}.{int(number) + added}.{direction}"
+        (step / "rank0/stack.json").unlink()  # names other ops
     dumps = list(step.glob("rank*/dump.json"))
     made = Made(
         name=recipe.name,
