@@ -107,7 +107,7 @@ pub(crate) fn scan_until(bytes: &[u8], watch: &Watch) -> Index {
             Stop::Unexpected { at, expected } => Ending::Damaged(at, expected),
         };
     }
-    last_of_each_name(bytes, &mut index);
+    last_of_each_name(bytes, &mut index, watch);
     index
 }
 
@@ -207,12 +207,15 @@ fn skip_record(cursor: &mut Cursor, ascii: &mut bool) -> Read<bool> {
 }
 
 /// Python's `json` keeps, of two entries with one name, the first's place and the last's value.
-fn last_of_each_name(bytes: &[u8], index: &mut Index) {
+fn last_of_each_name(bytes: &[u8], index: &mut Index, watch: &Watch) {
     let mut seen: FxHashMap<&[u8], usize> = FxHashMap::default();
     seen.reserve(index.entries.len());
     let mut kept: Vec<Entry> = Vec::new();
     let mut rewriting = false;
     for (position, entry) in index.entries.iter().enumerate() {
+        if position.is_multiple_of(WATCH_EVERY) && watch.stopped() {
+            return;
+        }
         let place = if rewriting { kept.len() } else { position };
         if let Some(&first) = seen.get(entry.name(bytes)) {
             if !rewriting {
