@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,6 @@ from ovf import _core
 from ovf.report import Report
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterable
 
     StrPath = str | os.PathLike[str]
@@ -33,6 +33,7 @@ def find_first_overflow(
     rules: StrPath | None = None,
     threads: int | None = None,
     allow_incomplete_ranks: bool = False,
+    mmap: bool | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
     """Name the first overflow of a dump.
@@ -45,6 +46,9 @@ def find_first_overflow(
         rules: A JSON file of operator rules laid over the built-in ones (`ovf rules` prints the shape).
         threads: Threads; all processors by default.
         allow_incomplete_ranks: Whether `Report.exit_code` accepts missing, cut and unreadable ranks.
+        mmap: Whether large files may be mapped. By default they are, unless the environment variable `OVF_NO_MMAP` is
+            set to something but `0`; files on network file systems and files written in the last ten seconds are read
+            in any case, because another process could cut them short under a map.
         progress: Called about ten times a second with (bytes read, bytes in all), from another thread.
 
     Returns:
@@ -61,11 +65,14 @@ def find_first_overflow(
     found = _core.discover(path)
     chosen = _choose(found, step, path)
     wanted = sorted(set(ranks)) if ranks is not None else None
+    may_map = os.environ.get("OVF_NO_MMAP", "0") in {"", "0"} if mmap is None else mmap
     counters = _core.Progress()
     seen: list[dict[str, Any]] = []
     with _Ticker(counters, progress):
         for index in chosen:
-            text, records = _core.analyze(path, index, ranks=wanted, rules=rules, threads=threads, progress=counters)
+            text, records = _core.analyze(
+                path, index, ranks=wanted, rules=rules, threads=threads, map=may_map, progress=counters
+            )
             data = json.loads(text)
             seen.append({"step": data["step"], "step_label": data["step_label"], "verdict": data["verdict"]})
             if data["verdict"] == "overflow":

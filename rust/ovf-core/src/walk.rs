@@ -16,7 +16,6 @@ mod summary;
 
 use std::borrow::Cow;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustc_hash::FxHashMap;
 
@@ -27,6 +26,7 @@ use crate::error::Position;
 use crate::graph::{Graph, Node, Role};
 use crate::op::{Argument, Direction, Field, Kinds, Op, OpName, Rank, TensorStat, Value};
 use crate::parse::{Numbers, Parser, Part};
+use crate::progress::Watch;
 use crate::provenance;
 use crate::provenance::{Link, Meaning, NodeId, Values};
 use crate::rules::{CommunicationRow, Is, OperatorRules, Rules};
@@ -229,19 +229,19 @@ impl<'a> Walk<'a> {
         OpRef { op, name: self.name(op).into_owned() }
     }
 
-    pub(crate) fn over_ops(&mut self, cancel: &AtomicBool) {
+    pub(crate) fn over_ops(&mut self, watch: &Watch) {
         let mut parser = Parser::new(Numbers::OfNonFinite);
-        let (values, registers) = self.what_can_be_judged(&mut parser);
+        let (values, registers) = self.what_can_be_judged(&mut parser, watch);
         self.has_statistics = values || registers;
         self.registers = self.index.task.as_deref() == Some("nan_check") || (registers && !values);
         for i in 0..self.index.entries.len() {
             let entry = self.index.entries[i];
             let communicates = self.rules.is_communication_name(entry.name(self.bytes));
+            if watch.stopped() {
+                return;
+            }
             if !entry.non_finite && !communicates && !self.registers {
                 continue;
-            }
-            if cancel.load(Ordering::Relaxed) {
-                return;
             }
             let raw = self.name(i as u32);
             let name = OpName::parse(&raw);
@@ -271,9 +271,12 @@ impl<'a> Walk<'a> {
 
     /// Whether a value has statistics, and if none has, whether a register was read: xor and structure dumps hold
     /// neither. Most dumps show it in their first record.
-    fn what_can_be_judged(&self, parser: &mut Parser<'a>) -> (bool, bool) {
+    fn what_can_be_judged(&self, parser: &mut Parser<'a>, watch: &Watch) -> (bool, bool) {
         let mut registers = false;
         for (i, entry) in self.index.entries.iter().enumerate() {
+            if watch.stopped() {
+                break;
+            }
             let direction = OpName::parse(&self.name(i as u32)).direction;
             let recorded = matches!(direction, Direction::ParametersGrad | Direction::Debug);
             let Ok((op, _)) = parser.op(entry.body(self.bytes), Part::All { recorded }) else {
