@@ -75,7 +75,8 @@ fn join(known: &mut Step, other: Step) {
             (std::mem::replace(&mut known.ranks[at], source.clone()), Some(source))
         };
         let dump: &RankSource = dump.as_ref().unwrap_or(&known.ranks[at]);
-        let text = format!("{}: a summary beside the rank's dump in {}, passed over", summary.dump.display(), dump.label);
+        let text =
+            format!("{}: a summary beside the rank's dump in {}, passed over", summary.dump.display(), dump.label);
         known.notes.push(text);
     }
     known.ranks.sort_by_key(|r| -> Rank { r.rank });
