@@ -1,4 +1,4 @@
-"""Two hosts without a shared disk: the commands of docs/summaries.md, run with stand-ins for ssh, scp, srun, torchrun.
+"""Two hosts without a shared disk: the commands of docs/summaries.md, run with stand-ins for ssh, srun and torchrun.
 
 A host is a folder; a stand-in runs the command with the host's /local/dump and /tmp/summaries in that folder.
 """
@@ -32,8 +32,7 @@ STAND_INS = {
     "on": ON_HOST,
     "ssh": '#!/bin/bash\nexec on "$@"\n',
     "srun": '#!/bin/bash\nshift 3\nhost=$1; [ "$host" = -w ] && { host=$2; shift; }; shift\nexec on "$host" "$@"\n',
-    "scontrol": '#!/bin/bash\ncat hosts\n',
-    "scp": '#!/bin/bash\nfrom=$3\nexec cp -r "$HOSTS/${from%%:*}/summaries/." "$4"\n',
+    "scontrol": "#!/bin/bash\ncat hosts\n",
     "torchrun": '#!/bin/bash\nwhile [ "$1" != --no-python ]; do shift; done; shift\nexec on "$(sed -n "$((RANK + 1))p" hosts)" "$@"\n',
     "ovf": f'#!/bin/bash\nexec {sys.executable} -m ovf "$@"\n',
 }
@@ -57,8 +56,8 @@ def hosts(tmp_path):
 
 
 def block(word):
-    (found,) = [b for b in BLOCKS if word in b]
-    return found
+    """The first block with that command in it."""
+    return next(b for b in BLOCKS if word in b)
 
 
 def check(desk, done):

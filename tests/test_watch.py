@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import random
-import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -107,7 +103,19 @@ def test_a_job_that_is_still_writing(tmp_path):
 
 def test_the_command_stops_with_1(tmp_path):
     dump, processes = writers(tmp_path, pause=0.5, stall=0.2)
-    command = [sys.executable, "-m", "ovf", "check", "--watch", str(dump), "--interval", "0.1", "--settle", "0.6", "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "ovf",
+        "check",
+        "--watch",
+        str(dump),
+        "--interval",
+        "0.1",
+        "--settle",
+        "0.6",
+        "--json",
+    ]
     try:
         done = subprocess.run(command, capture_output=True, timeout=60)
     finally:
