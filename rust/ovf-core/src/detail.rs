@@ -9,7 +9,8 @@ use crate::context::contexts;
 use crate::op::{Direction, Kinds, OpName, TensorStat, Value};
 use crate::parse::{Part, parse_op};
 use crate::report::{Finding, FindingKind, Hint, ValueReport};
-use crate::rules::{HintFacts, Rules};
+use crate::hint::{HintFacts, Side, ValueFacts};
+use crate::rules::Rules;
 use crate::source::{Bytes, RankSource};
 use crate::token::Cursor;
 use crate::verdict::Located;
@@ -45,6 +46,10 @@ pub(crate) fn fill(findings: &mut [Finding], located: &[Located], sources: &[Ran
                     finding.stack_info = context.stack;
                     if let Some(bytes) = &dump {
                         values(&mut finding, bytes, located[i].record);
+                    }
+                    for input in &mut finding.inputs {
+                        let maker = located[i].makers.iter().find(|(slot, _)| *slot == input.slot);
+                        input.made_by = maker.map(|(_, op)| op.clone());
                     }
                     settle(&mut finding, rules);
                     (i, finding)
@@ -115,12 +120,25 @@ fn value(slot: String, t: &TensorStat) -> ValueReport {
         mean: plain(t.mean),
         norm: plain(t.norm),
         class: if t.has_statistics() { t.kinds().name() } else { "unknown" }.to_owned(),
+        made_by: None,
     }
 }
 
 fn kinds(values: &[ValueReport]) -> Kinds {
     let of = |s: Option<f64>| s.map_or(Kinds::NONE, Kinds::of);
     values.iter().fold(Kinds::NONE, |k, v| k.union(of(v.max)).union(of(v.min)))
+}
+
+fn facts_of(side: Side, v: &ValueReport) -> ValueFacts<'_> {
+    ValueFacts {
+        side,
+        slot: &v.slot,
+        dtype: &v.dtype,
+        numel: v.shape.iter().fold(1, |n, &d| n.saturating_mul(d)),
+        max: v.max,
+        min: v.min,
+        made_by: v.made_by.as_deref(),
+    }
 }
 
 /// Module, recomputation and likely cause, from what was looked up.
@@ -134,25 +152,15 @@ fn settle(finding: &mut Finding, rules: &Rules) {
     let recomputes = |line: &String| line.contains("torch/utils/checkpoint.py") && line.contains("recompute_fn");
     let recomputed = finding.only_in_recompute || finding.stack_info.iter().any(recomputes);
     finding.only_in_recompute = recomputed && name.direction == Direction::Forward;
-    let bad: Vec<&ValueReport> =
-        finding.outputs.iter().filter(|v| v.class != "finite" && v.class != "unknown").collect();
-    let output_dtypes: Vec<&str> = bad.iter().map(|v| v.dtype.as_str()).collect();
-    let out = kinds(&finding.outputs);
-    let inputs = kinds(&finding.inputs);
-    let magnitude = finding
-        .inputs
-        .iter()
-        .flat_map(|v| [v.max, v.min])
-        .flatten()
-        .filter(|n| n.is_finite())
-        .fold(0.0_f64, |m, n| m.max(n.abs()));
+    let (out, inputs) = (kinds(&finding.outputs), kinds(&finding.inputs));
+    let sides =
+        [(Side::Input, &finding.inputs), (Side::Output, &finding.outputs), (Side::Forward, &finding.forward_inputs)];
     let facts = HintFacts {
         name,
         kind: finding.kind.name(),
+        phase: finding.phase.name(),
         kinds: if out.is_finite() { inputs } else { out },
-        output_dtypes,
-        input_kinds: inputs,
-        input_magnitude: magnitude,
+        values: sides.iter().flat_map(|(side, values)| values.iter().map(|v| facts_of(*side, v))).collect(),
     };
     let hint = rules.hint(&facts).map(|row| Hint {
         likely: row.text.clone(),

@@ -25,15 +25,21 @@ mod context;
 mod detail;
 mod error;
 mod graph;
+mod hint;
+mod level;
+mod near;
+mod number;
 mod op;
 mod order;
 mod parse;
+mod pattern;
 mod provenance;
 mod report;
 mod rules;
 mod scan;
 mod source;
 mod structural;
+mod survey;
 mod timeline;
 mod token;
 mod trace;
@@ -55,10 +61,13 @@ pub use report::{
     Certainty, CommunicationReport, Finding, FindingKind, Hint, Hop, Note, PathStep, RankOp, RankReport, Report,
     SCHEMA_VERSION, Spread, Unreadable, ValueReport, Verdict,
 };
-pub use rules::Rules;
+pub use level::{LeveledOp, Levels};
+pub use near::{NearKind, NearMiss};
+pub use rules::{Level, Rules};
 pub use scan::{Ending, Entry, Index, scan};
 pub use source::{Bytes, RankSource, Step, discover};
-pub use timeline::{Cause, Completeness, Counts, Mark, OpRef, Phase, Symptom, Timeline, build};
+pub use survey::Wanted;
+pub use timeline::{Cause, Completeness, Counts, Mark, OpRef, Phase, Reading, Symptom, Timeline, Trend, build};
 pub use trace::{Anomaly, Trace, trace};
 
 /// How to analyse.
@@ -72,11 +81,13 @@ pub struct Options {
     pub threads: Option<usize>,
     /// Whether large files may be mapped.
     pub map: bool,
+    /// What else is wanted than the answer.
+    pub wanted: Wanted,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { rules: Rules::built_in(), ranks: None, threads: None, map: true }
+        Self { rules: Rules::built_in(), ranks: None, threads: None, map: true, wanted: Wanted::default() }
     }
 }
 
@@ -173,7 +184,7 @@ fn summarise(source: &RankSource, options: &Options, progress: &Progress) -> (Op
             return (None, Some(unreadable(source, None, error.message, help, 0)));
         }
     };
-    let mut timeline = timeline::build_until(&bytes, source.rank, &source.label, &options.rules, &progress.cancel);
+    let mut timeline = timeline::build_until(&bytes, source.rank, &source.label, &options.rules, options.wanted, &progress.cancel);
     progress.bytes.fetch_add(bytes.len() as u64, Atomic::Relaxed);
     progress.ranks.fetch_add(1, Atomic::Relaxed);
     if bytes.changed() {

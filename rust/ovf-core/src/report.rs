@@ -3,7 +3,7 @@
 //! Every field is part of the JSON contract (`docs/report.md` says the same for readers of the JSON). Non-finite
 //! numbers are strings (`"NaN"`, `"Infinity"`, `"-Infinity"`), so the JSON is strict.
 
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use crate::collective::MatchState;
 use crate::context::Frame;
@@ -68,17 +68,6 @@ pub enum Certainty {
     Likely,
 }
 
-/// A number that may be non-finite, written as JSON number or string.
-#[allow(clippy::ref_option)] // serde's signature
-fn number<S: Serializer>(value: &Option<f64>, serializer: S) -> Result<S::Ok, S::Error> {
-    match value {
-        None => serializer.serialize_none(),
-        Some(n) if n.is_nan() => serializer.serialize_str("NaN"),
-        Some(n) if n.is_infinite() => serializer.serialize_str(if *n > 0.0 { "Infinity" } else { "-Infinity" }),
-        Some(n) => serializer.serialize_f64(*n),
-    }
-}
-
 /// One tensor of a finding's op.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ValueReport {
@@ -89,19 +78,21 @@ pub struct ValueReport {
     /// Sizes by dimension.
     pub shape: Vec<i64>,
     /// Largest element.
-    #[serde(serialize_with = "number")]
+    #[serde(with = "crate::number")]
     pub max: Option<f64>,
     /// Smallest element.
-    #[serde(serialize_with = "number")]
+    #[serde(with = "crate::number")]
     pub min: Option<f64>,
     /// Mean, as dumped; may overflow by itself.
-    #[serde(serialize_with = "number")]
+    #[serde(with = "crate::number")]
     pub mean: Option<f64>,
     /// L2 norm, as dumped; may overflow by itself.
-    #[serde(serialize_with = "number")]
+    #[serde(with = "crate::number")]
     pub norm: Option<f64>,
     /// `finite`, `-inf`, `+inf`, `nan` or `unknown`.
     pub class: String,
+    /// Of an input: the op before it whose output has the same dtype, shape and statistics.
+    pub made_by: Option<String>,
 }
 
 /// An op on a rank.

@@ -11,9 +11,12 @@ use serde::{Deserialize, Serialize};
 use crate::classify::OpState;
 use crate::communication::{Communication, GroupKey};
 use crate::error::Position;
+use crate::level::Levels;
+use crate::near::NearMiss;
 use crate::op::{Kinds, Rank};
 use crate::rules::Rules;
 use crate::scan::scan_until;
+use crate::survey::{Wanted, survey};
 use crate::walk::Walk;
 
 /// An op by place and name.
@@ -35,6 +38,14 @@ pub enum Phase {
     Backward,
     /// After the last backward.
     Optimizer,
+}
+
+impl Phase {
+    /// The word used in JSON and in rules.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        ["forward", "backward", "optimizer"][self as usize]
+    }
 }
 
 /// Why a root is one.
@@ -93,6 +104,9 @@ pub struct Mark {
     pub bad_in: Option<(String, Vec<i64>)>,
     /// What it gave out.
     pub bad_out: Option<(String, Vec<i64>)>,
+    /// Slot of an input and the op that made it, where the statistics tell; of the first roots only.
+    #[serde(default)]
+    pub makers: Vec<(String, String)>,
     /// Where the record stands in the file: offset and length.
     pub record: (u64, u64),
 }
@@ -279,21 +293,62 @@ pub struct Timeline {
     /// dtype and shape of the bad values that modules gave out, where no communication is dumped: what another
     /// stage's outside values are compared with.
     pub bad_shapes: Vec<(String, Vec<i64>)>,
+    /// Near misses, the nearest first; empty unless asked for.
+    #[serde(default)]
+    pub near: Vec<NearMiss>,
+    /// msProbe's levels; absent unless asked for.
+    #[serde(default)]
+    pub levels: Option<Levels>,
+    /// Losses and gradient norm; absent unless asked for.
+    #[serde(default)]
+    pub trend: Option<Trend>,
+}
+
+/// A number people follow from step to step.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Reading {
+    /// The op that gave it out; absent when it is computed from several.
+    pub at: Option<OpRef>,
+    /// The number.
+    #[serde(with = "crate::number")]
+    pub value: Option<f64>,
+}
+
+/// What a rank shows of the training's progress.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Trend {
+    /// Losses in file order, one a micro batch; the last ones.
+    pub losses: Vec<Reading>,
+    /// Norm of the gradients.
+    pub gradient_norm: Option<Reading>,
 }
 
 /// Version of [`Timeline`]'s shape.
-pub(crate) const TIMELINE_VERSION: u32 = 1;
+pub(crate) const TIMELINE_VERSION: u32 = 2;
 
 /// Builds the timeline of one rank. Never fails: what cannot be read is a remark in it.
 #[must_use]
 pub fn build(bytes: &[u8], rank: Rank, label: &str, rules: &Rules) -> Timeline {
-    build_until(bytes, rank, label, rules, &AtomicBool::new(false))
+    build_until(bytes, rank, label, rules, Wanted::default(), &AtomicBool::new(false))
 }
 
-/// Builds the timeline of one rank; soon after `cancel` is set it stops, and the result must be thrown away.
-pub(crate) fn build_until(bytes: &[u8], rank: Rank, label: &str, rules: &Rules, cancel: &AtomicBool) -> Timeline {
+/// Builds the timeline of one rank with what is `wanted` beyond the answer; soon after `cancel` is set it stops, and
+/// the result must be thrown away.
+pub(crate) fn build_until(
+    bytes: &[u8],
+    rank: Rank,
+    label: &str,
+    rules: &Rules,
+    wanted: Wanted,
+    cancel: &AtomicBool,
+) -> Timeline {
     let index = scan_until(bytes, cancel);
     let mut walk = Walk::new(bytes, &index, rules, rank);
     walk.over_ops(cancel);
-    walk.finish(rank, label)
+    let trend = wanted.trend.then(|| walk.trend());
+    let mut timeline = walk.finish(rank, label);
+    let first_bad = timeline.first_bad.as_ref().map(|at| at.op);
+    (timeline.near, timeline.levels) = survey(&mut walk, first_bad, wanted);
+    timeline.trend = trend;
+    timeline
 }

@@ -44,6 +44,8 @@ pub(crate) struct Located {
     /// Index into the timelines, and the record's place in that rank's dump.
     pub(crate) timeline: u32,
     pub(crate) record: (u64, u64),
+    /// Slot of an input and the op that made it.
+    pub(crate) makers: Vec<(String, String)>,
 }
 
 struct Assembler<'t> {
@@ -414,7 +416,8 @@ impl Assembler<'_> {
             reach_ranks: self.reach[i].1.len() as u32,
             record: String::new(),
         };
-        (finding, Located { timeline: t, record })
+        let makers = self.mark(c).map(|m| m.makers.clone()).unwrap_or_default();
+        (finding, Located { timeline: t, record, makers })
     }
 
     /// Whether some member of the same group lacks a call.

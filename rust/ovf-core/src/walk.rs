@@ -12,6 +12,7 @@
 mod exchange;
 mod module;
 mod summary;
+mod trend;
 
 use std::borrow::Cow;
 use std::rc::Rc;
@@ -29,6 +30,7 @@ use crate::provenance;
 use crate::provenance::{Link, Meaning, NodeId, Values};
 use crate::rules::{CommunicationRow, Is, OperatorRules, Rules};
 use crate::scan::Index;
+use crate::survey::Seen;
 use crate::timeline::{Counts, Event, OpRef};
 use crate::token::{Stop, unescape};
 
@@ -93,6 +95,8 @@ pub(crate) struct Walk<'a> {
     given: Vec<(u32, NodeId)>,
     got: Vec<(u32, NodeId)>,
     counts: Counts,
+    /// State of every op.
+    states: Vec<OpState>,
     masks: u32,
     has_statistics: bool,
     notes: Vec<String>,
@@ -187,6 +191,7 @@ impl<'a> Walk<'a> {
             given: Vec::new(),
             got: Vec::new(),
             counts: Counts::default(),
+            states: vec![OpState::Clean; index.entries.len()],
             masks: 0,
             has_statistics: false,
             notes: Vec::new(),
@@ -219,6 +224,33 @@ impl<'a> Walk<'a> {
         (name.prefix, name.api).hash(&mut hasher);
         let rules = self.rules;
         Rc::clone(self.operators.entry(hasher.finish()).or_insert_with(|| Rc::new(rules.operator(name))))
+    }
+
+    fn settle(&mut self, op: u32, state: OpState) {
+        self.counts.add(state);
+        self.states[op as usize] = state;
+    }
+
+    pub(crate) fn rules(&self) -> &'a Rules {
+        self.rules
+    }
+
+    /// State of every op, after [`Walk::over_ops`].
+    pub(crate) fn states(&self) -> Vec<OpState> {
+        if self.has_statistics { self.states.clone() } else { vec![OpState::Unknown; self.states.len()] }
+    }
+
+    /// Parses every op in file order and hands it to `look`.
+    pub(crate) fn each(&mut self, look: &mut dyn FnMut(&Seen<'_, 'a>)) {
+        for i in 0..self.index.entries.len() as u32 {
+            let raw = self.name(i);
+            let name = OpName::parse(&raw);
+            let part = Part::All { recorded: recorded(&name) };
+            let op = parse_op(self.index.entries[i as usize].body(self.bytes), part).ok();
+            let operator = self.rules_of(&name);
+            let state = if self.has_statistics { self.states[i as usize] } else { OpState::Unknown };
+            look(&Seen { i, raw: &raw, name, op: op.as_ref(), state, operator: &operator });
+        }
     }
 
     fn op_ref(&self, op: u32) -> OpRef {
@@ -258,7 +290,7 @@ impl<'a> Walk<'a> {
             Stop::Unexpected { at, expected } => (at, expected),
         };
         let at = Position::find(self.bytes, body + offset);
-        self.counts.add(OpState::Unknown);
+        self.settle(op, OpState::Unknown);
         if self.notes.len() < HEALED_KEPT {
             self.notes.push(format!("{}:{}: expected {expected} in {name}; the op is left out", at.line, at.column));
         }
@@ -330,7 +362,7 @@ impl<'a> Walk<'a> {
             } else {
                 OpState::Clean
             };
-            self.counts.add(state);
+            self.settle(i, state);
             return;
         }
         self.compute_bad(i, name, op, rules, evidence, &bad_inputs, &bad_outputs);
@@ -477,7 +509,7 @@ impl<'a> Walk<'a> {
             Inside::Clean { has_children: true } => self.containers.push(id),
             Inside::Clean { .. } | Inside::Mask => {}
         }
-        self.counts.add(state_of(judgement));
+        self.settle(i, state_of(judgement));
         if judgement == Judgement::Intended && masks.is_empty() {
             self.masks += 1;
         }

@@ -26,7 +26,7 @@ impl<'a> Walk<'a> {
                 state = got;
             }
         }
-        self.counts.add(state);
+        self.settle(i, state);
     }
 
     fn exchange(&mut self, i: u32, exchange: Exchange) -> OpState {

@@ -6,7 +6,7 @@ use super::{Class, HEALED_KEPT, MARKS_KEPT, Walk, key_of, module_key};
 use crate::communication::exchanges;
 use crate::error::Position;
 use crate::graph::{Node, Role};
-use crate::op::{Field, OpName, Rank, Value};
+use crate::op::{Field, OpName, Rank, TensorStat, Value};
 use crate::parse::{Part, parse_op};
 use crate::provenance;
 use crate::provenance::NodeId;
@@ -16,8 +16,12 @@ use crate::timeline::{
     Cause, Completeness, Counts, Mark, Phase, Problem, Symptom, TIMELINE_VERSION, Terminal, Timeline, Trail,
 };
 
+/// Roots of a rank whose inputs' makers are looked up, and how many ops before them.
+const MAKERS_FOR: usize = 8;
+const MAKERS_WITHIN: u32 = 64;
+
 impl Walk<'_> {
-    pub(crate) fn finish(mut self, rank: Rank, label: &str) -> Timeline {
+    pub(crate) fn finish(&mut self, rank: Rank, label: &str) -> Timeline {
         self.settle_gradients();
         for id in std::mem::take(&mut self.intended_terminal) {
             let node = self.graph.node_mut(id);
@@ -101,6 +105,9 @@ impl Walk<'_> {
             masks: self.masks,
             terminals,
             bad_shapes,
+            near: Vec::new(),
+            levels: None,
+            trend: None,
         }
     }
 
@@ -261,10 +268,46 @@ impl Walk<'_> {
                 slot: self.slots.get(&id).cloned(),
                 bad_in: shapes.bad_in,
                 bad_out: shapes.bad_out,
+                makers: if node.harm && !received && harmful <= MAKERS_FOR { self.makers(node.op) } else { Vec::new() },
                 record: (entry.body_at() as u64, entry.body(self.bytes).len() as u64),
             });
         }
         (marks, mark_of, omitted)
+    }
+
+    /// Slot and maker of an op's inputs: the last op before it that gave out a value of the same dtype, shape and
+    /// statistics.
+    fn makers(&self, op: u32) -> Vec<(String, String)> {
+        let read = |i: u32| parse_op(self.index.entries[i as usize].body(self.bytes), Part::ALL);
+        let Ok(reader) = read(op) else { return Vec::new() };
+        let mut open: Vec<(String, &TensorStat)> = Vec::new();
+        for argument in reader.arguments.iter().filter(|a| a.slot.field.is_input()) {
+            if let Value::Tensor(t) = &argument.value
+                && t.has_statistics()
+                && t.is_floating()
+            {
+                open.push((argument.slot.to_string(), t));
+            }
+        }
+        let mut found = Vec::new();
+        for i in (op.saturating_sub(MAKERS_WITHIN)..op).rev() {
+            if open.is_empty() {
+                break;
+            }
+            let Ok(earlier) = read(i) else { continue };
+            for argument in earlier.arguments.iter().filter(|a| a.slot.field == Field::Output) {
+                let Value::Tensor(made) = &argument.value else { continue };
+                open.retain(|(slot, t)| {
+                    let same = provenance::same(made, t);
+                    if same {
+                        found.push((slot.clone(), self.name(i).into_owned()));
+                    }
+                    !same
+                });
+            }
+        }
+        found.sort();
+        found
     }
 
     fn cause(&self, id: NodeId, node: &Node) -> Cause {
