@@ -6,10 +6,10 @@
 use rayon::prelude::*;
 
 use crate::context::contexts;
+use crate::hint::{HintFacts, Side, ValueFacts};
 use crate::op::{Direction, Kinds, OpName, TensorStat, Value};
 use crate::parse::{Part, parse_op};
 use crate::report::{Finding, FindingKind, Hint, ValueReport};
-use crate::hint::{HintFacts, Side, ValueFacts};
 use crate::rules::Rules;
 use crate::source::{Bytes, RankSource};
 use crate::token::Cursor;

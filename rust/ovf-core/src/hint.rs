@@ -183,9 +183,8 @@ impl HintCondition {
             Direction::Backward | Direction::ParametersGrad => "backward",
         };
         let inputs = || facts.values.iter().filter(|v| v.side == Side::Input);
-        let bad_output = |d: &str| {
-            facts.values.iter().any(|v| v.side == Side::Output && !v.kinds().is_finite() && v.dtype == d)
-        };
+        let bad_output =
+            |d: &str| facts.values.iter().any(|v| v.side == Side::Output && !v.kinds().is_finite() && v.dtype == d);
         any(&self.api, &|p| fits(p, &facts.name))
             && any(&self.kind, &|k| k == facts.kind)
             && any(&self.kinds, &|k| has(facts.kinds, k))
@@ -221,7 +220,10 @@ mod tests {
     fn the_first_row_that_holds_in_everything_counts() {
         let rows = [
             row(r#"{"api": ["div"], "values": [{"of": "input", "slot": "input_args[1]", "all_zero": true}]}"#, "all"),
-            row(r#"{"api": ["div"], "values": [{"of": "input", "slot": "input_args[1]", "spans_zero": true}]}"#, "some"),
+            row(
+                r#"{"api": ["div"], "values": [{"of": "input", "slot": "input_args[1]", "spans_zero": true}]}"#,
+                "some",
+            ),
             row(r#"{"kinds": ["+inf"], "input_below": 2.0}"#, "range"),
         ];
         let facts = |divisor: (f64, f64)| HintFacts {

@@ -160,7 +160,9 @@ mod tests {
     }
 
     fn t(max: &str, norm: &str) -> String {
-        format!(r#"{{"type": "torch.Tensor", "dtype": "torch.float32", "shape": [2], "Max": {max}, "Min": 0.0, "Mean": 0.0, "Norm": {norm}}}"#)
+        format!(
+            r#"{{"type": "torch.Tensor", "dtype": "torch.float32", "shape": [2], "Max": {max}, "Min": 0.0, "Mean": 0.0, "Norm": {norm}}}"#
+        )
     }
 
     #[test]

@@ -30,22 +30,28 @@ mod level;
 mod near;
 mod number;
 mod op;
+mod op_table;
 mod order;
+mod overview;
 mod parse;
 mod pattern;
 mod provenance;
 mod report;
+mod report_table;
 mod rules;
 mod scan;
 mod source;
+mod strip;
 mod structural;
 mod survey;
+mod table;
 mod timeline;
 mod token;
 mod trace;
 mod verdict;
 mod walk;
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering as Atomic};
 
 use rayon::prelude::*;
@@ -55,18 +61,23 @@ pub use collective::{Match, MatchState, Matching, Member, match_communications};
 pub use communication::{Communication, GroupKey};
 pub use context::{Context, Frame};
 pub use error::{Error, ErrorKind, Position, Result};
-pub use op::{Direction, Kinds, OpName, Rank, TensorStat};
-pub use order::{Candidate, CandidateSet, Ordering, Receipt, Source, order};
-pub use report::{
-    Certainty, CommunicationReport, Finding, FindingKind, Hint, Hop, Note, PathStep, RankOp, RankReport, Report,
-    SCHEMA_VERSION, Spread, Unreadable, ValueReport, Verdict,
-};
 pub use level::{LeveledOp, Levels};
 pub use near::{NearKind, NearMiss};
+pub use op::{Direction, Kinds, OpName, Rank, TensorStat};
+pub use op_table::{OPS, OpTable};
+pub use order::{Candidate, CandidateSet, Ordering, Receipt, Source, order};
+pub use overview::{FirstSummary, StepSummary, overview};
+pub use report::{
+    Certainty, CommunicationReport, Finding, FindingKind, Hint, Hop, LevelCountReport, LevelReport, LevelsReport,
+    NearReport, Note, PathStep, RankOp, RankReport, ReadingReport, Report, SCHEMA_VERSION, Spread, TrendReport,
+    Unreadable, ValueReport, Verdict,
+};
+pub use report_table::{COMMUNICATIONS, FINDINGS, communications, findings};
 pub use rules::{Level, Rules};
 pub use scan::{Ending, Entry, Index, scan};
 pub use source::{Bytes, RankSource, Step, discover};
 pub use survey::Wanted;
+pub use table::{Batch, Column, ColumnField, ColumnKind, TextForm, Values};
 pub use timeline::{Cause, Completeness, Counts, Mark, OpRef, Phase, Reading, Symptom, Timeline, Trend, build};
 pub use trace::{Anomaly, Trace, trace};
 
@@ -104,6 +115,13 @@ pub struct Progress {
     pub cancel: AtomicBool,
 }
 
+impl Progress {
+    fn expect(&self, sources: &[RankSource]) {
+        let sizes = sources.iter().filter_map(|s| std::fs::metadata(&s.dump).ok()).map(|m| m.len()).sum();
+        self.total.fetch_add(sizes, Atomic::Relaxed);
+    }
+}
+
 /// Analyses one step.
 ///
 /// # Errors
@@ -111,35 +129,38 @@ pub struct Progress {
 /// Files that cannot be read are part of the report.
 pub fn analyze(step: &Step, options: &Options, progress: &Progress) -> Result<Report> {
     let sources = select(step, options)?;
-    let pool = pool(step, options)?;
-    let sizes: u64 = sources.iter().filter_map(|s| std::fs::metadata(&s.dump).ok()).map(|m| m.len()).sum();
-    progress.total.fetch_add(sizes, Atomic::Relaxed);
-    pool.install(|| {
-        let read: Vec<(Option<Timeline>, Option<Unreadable>)> =
-            sources.par_iter().map(|s| summarise(s, options, progress)).collect();
-        let mut facts = verdict::StepFacts {
-            number: step.number,
-            label: step.label.clone(),
-            notes: step.notes.clone(),
-            unreadable: Vec::new(),
-            chosen: step.single || options.ranks.is_some(),
-        };
-        let mut timelines = Vec::new();
-        let mut kept = Vec::new();
-        for ((timeline, problem), source) in read.into_iter().zip(&sources) {
-            facts.unreadable.extend(problem);
-            if let Some(timeline) = timeline {
-                timelines.push(timeline);
-                kept.push(source.clone());
-            }
+    let pool = pool(&step.path, step.ranks.len(), options)?;
+    progress.expect(&sources);
+    Ok(pool.install(|| reduce(step, &sources, options, progress)))
+}
+
+/// Map over ranks and reduce, on the threads it is called on.
+fn reduce(step: &Step, sources: &[RankSource], options: &Options, progress: &Progress) -> Report {
+    let read: Vec<(Option<Timeline>, Option<Unreadable>)> =
+        sources.par_iter().map(|s| summarise(s, options, progress)).collect();
+    let mut facts = verdict::StepFacts {
+        number: step.number,
+        label: step.label.clone(),
+        notes: step.notes.clone(),
+        unreadable: Vec::new(),
+        chosen: step.single || options.ranks.is_some(),
+        wanted: options.wanted,
+    };
+    let mut timelines = Vec::new();
+    let mut kept = Vec::new();
+    for ((timeline, problem), source) in read.into_iter().zip(sources) {
+        facts.unreadable.extend(problem);
+        if let Some(timeline) = timeline {
+            timelines.push(timeline);
+            kept.push(source.clone());
         }
-        let matching = match_communications(&timelines);
-        let ordering = order(&timelines, &matching);
-        let (mut report, located) = verdict::assemble(&facts, &timelines, &matching, &ordering);
-        detail::fill(&mut report.findings, &located, &kept, &options.rules, options.map);
-        report.first = report.findings.first().cloned();
-        Ok(report)
-    })
+    }
+    let matching = match_communications(&timelines);
+    let ordering = order(&timelines, &matching);
+    let (mut report, located) = verdict::assemble(&facts, &timelines, &matching, &ordering);
+    detail::fill(&mut report.findings, &located, &kept, &options.rules, options.map);
+    report.first = report.findings.first().cloned();
+    report
 }
 
 fn select(step: &Step, options: &Options) -> Result<Vec<RankSource>> {
@@ -155,17 +176,16 @@ fn select(step: &Step, options: &Options) -> Result<Vec<RankSource>> {
     Ok(chosen)
 }
 
-fn pool(step: &Step, options: &Options) -> Result<rayon::ThreadPool> {
+fn pool(path: &Path, ranks: usize, options: &Options) -> Result<rayon::ThreadPool> {
     // A pool of its own: rayon's global one does not survive fork().
     // More threads than ranks have nothing to do.
-    let ranks = step.ranks.len().max(1);
     let wanted = options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     rayon::ThreadPoolBuilder::new()
-        .num_threads(wanted.clamp(1, ranks))
+        .num_threads(wanted.clamp(1, ranks.max(1)))
         .stack_size(16 << 20)
         .thread_name(|i| format!("ovf-{i}"))
         .build()
-        .map_err(|e| Error::new(ErrorKind::Io(None), &step.path, format!("cannot start threads: {e}")))
+        .map_err(|e| Error::new(ErrorKind::Io(None), path, format!("cannot start threads: {e}")))
 }
 
 /// The map step for one rank.
@@ -173,18 +193,12 @@ fn summarise(source: &RankSource, options: &Options, progress: &Progress) -> (Op
     if progress.cancel.load(Atomic::Relaxed) {
         return (None, None);
     }
-    let bytes = match Bytes::open(&source.dump, options.map) {
+    let bytes = match open(source, options) {
         Ok(bytes) => bytes,
-        Err(error) => {
-            let help = if error.kind == ErrorKind::NotFound {
-                "the rank's dump was not written: was PrecisionDebugger.stop() reached?"
-            } else {
-                "check the permissions, or leave the rank out with --ranks"
-            };
-            return (None, Some(unreadable(source, None, error.message, help, 0)));
-        }
+        Err(problem) => return (None, Some(problem)),
     };
-    let mut timeline = timeline::build_until(&bytes, source.rank, &source.label, &options.rules, options.wanted, &progress.cancel);
+    let mut timeline =
+        timeline::build_until(&bytes, source.rank, &source.label, &options.rules, options.wanted, &progress.cancel);
     progress.bytes.fetch_add(bytes.len() as u64, Atomic::Relaxed);
     progress.ranks.fetch_add(1, Atomic::Relaxed);
     if bytes.changed() {
@@ -192,17 +206,33 @@ fn summarise(source: &RankSource, options: &Options, progress: &Progress) -> (Op
             "the file changed while it was read: the job is still writing; analyse again when it is done".to_owned(),
         );
     }
-    let problem = timeline.problem.take().map(|problem| {
+    let problem = problem_of(source, &mut timeline);
+    // A file without a single op says nothing, not even what its rank took part in.
+    let says_something = timeline.ops > 0;
+    (says_something.then_some(timeline), problem)
+}
+
+fn open(source: &RankSource, options: &Options) -> std::result::Result<Bytes, Unreadable> {
+    Bytes::open(&source.dump, options.map).map_err(|error| {
+        let help = if error.kind == ErrorKind::NotFound {
+            "the rank's dump was not written: was PrecisionDebugger.stop() reached?"
+        } else {
+            "check the permissions, or leave the rank out with --ranks"
+        };
+        unreadable(source, None, error.message, help, 0)
+    })
+}
+
+/// What is wrong with a rank's file, taken out of its timeline.
+fn problem_of(source: &RankSource, timeline: &mut Timeline) -> Option<Unreadable> {
+    timeline.problem.take().map(|problem| {
         let help = match timeline.completeness {
             Completeness::Cut => "the job was stopped while msProbe wrote the file; the ops after the cut are lost",
             Completeness::Empty => "nothing was recorded: was the step reached, and PrecisionDebugger.stop() called?",
             _ => "dump the rank again, or leave it out with --ranks",
         };
         unreadable(source, problem.position, problem.message, help, timeline.ops)
-    });
-    // A file without a single op says nothing, not even what its rank took part in.
-    let says_something = timeline.ops > 0;
-    (says_something.then_some(timeline), problem)
+    })
 }
 
 fn unreadable(

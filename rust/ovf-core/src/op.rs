@@ -183,6 +183,13 @@ impl Kinds {
         8u8.saturating_sub(self.0.leading_zeros() as u8)
     }
 
+    /// All kinds, the worst first, with a space between: `nan +inf`; `None` when finite.
+    #[must_use]
+    pub fn words(self) -> Option<&'static str> {
+        let all = ["", "-inf", "+inf", "+inf -inf", "nan", "nan -inf", "nan +inf", "nan +inf -inf"];
+        (self.0 > 0).then(|| all[usize::from(self.0 & 7)])
+    }
+
     /// The name of the worst kind: `nan`, `+inf`, `-inf` or `finite`.
     #[must_use]
     pub fn name(self) -> &'static str {

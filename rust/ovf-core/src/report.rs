@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::collective::MatchState;
 use crate::context::Frame;
+use crate::near::NearKind;
 use crate::op::Rank;
+use crate::rules::Level;
 use crate::timeline::{Completeness, Counts, OpRef, Phase};
 
 /// Version of this shape. Fields may be added under one version; none is removed or changes its meaning.
@@ -290,6 +292,104 @@ pub struct RankReport {
     pub first_bad: Option<RankOp>,
     /// When the first overflow came to this rank: `origin`, `communication`, or absent.
     pub reached_by: Option<&'static str>,
+    /// Its execution drawn small, where it was asked for: the worst state in each of at most 256 equal parts of its
+    /// ops, a letter each.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub strip: Option<String>,
+}
+
+/// A finite value close to the end of its dtype, or one that grew suddenly.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct NearReport {
+    /// Global rank.
+    pub rank: Rank,
+    /// Key in `data`.
+    pub op_name: String,
+    /// Place in the rank's file order, from 0.
+    pub exec_order: u32,
+    /// `limit` or `growth`.
+    pub kind: NearKind,
+    /// Where the value stands.
+    pub slot: String,
+    /// `float16`, ... without `torch.`.
+    pub dtype: String,
+    /// Sizes by dimension.
+    pub shape: Vec<i64>,
+    /// Max or Min, whichever is larger in magnitude.
+    pub value: f64,
+    /// Largest finite number of the dtype.
+    pub limit: f64,
+    /// Magnitude over `limit`.
+    pub share: f64,
+    /// Magnitude over the largest input's; null without one.
+    pub growth: Option<f64>,
+    /// Whether it stands before the first op of its rank that shows an overflow.
+    pub before_first: bool,
+}
+
+/// How many ops msProbe's graph view would mark for one reason.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LevelCountReport {
+    /// `made`, `carried`, `ended`, `norm_jump`.
+    pub scene: String,
+    /// `critical`, `high`, `medium`.
+    pub level: Level,
+    /// Ops.
+    pub count: u64,
+}
+
+/// An op that msProbe's graph view would mark.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LevelReport {
+    /// Global rank.
+    pub rank: Rank,
+    /// Key in `data`.
+    pub op_name: String,
+    /// Place in the rank's file order, from 0.
+    pub exec_order: u32,
+    /// `critical`, `high`, `medium`.
+    pub level: Level,
+    /// Why: `made`, `carried`, `ended`, `norm_jump`.
+    pub scene: String,
+    /// Largest output norm over largest input norm; null where not recorded.
+    #[serde(with = "crate::number")]
+    pub norm_ratio: Option<f64>,
+}
+
+/// The step in the words of msProbe's graph view.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct LevelsReport {
+    /// Ops by reason.
+    pub counts: Vec<LevelCountReport>,
+    /// The worst ones: by level, then place, then rank.
+    pub ops: Vec<LevelReport>,
+    /// Ops with a level beyond those listed.
+    pub ops_omitted: u64,
+}
+
+/// A number that people follow from step to step.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ReadingReport {
+    /// Loss: mean over micro batches and ranks. Gradient norm: the largest over ranks.
+    #[serde(with = "crate::number")]
+    pub value: Option<f64>,
+    /// Numbers it was made of.
+    pub count: u64,
+    /// Rank of the op below.
+    pub rank: Rank,
+    /// The first op whose number is not finite, else the first; null where it is computed from weight gradients.
+    pub op_name: Option<String>,
+    /// Its place in the rank's file order, from 0.
+    pub exec_order: Option<u32>,
+}
+
+/// What the step shows of the training's progress.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct TrendReport {
+    /// The loss.
+    pub loss: Option<ReadingReport>,
+    /// The gradient norm.
+    pub gradient_norm: Option<ReadingReport>,
 }
 
 /// One communication with a non-finite value, or with members that did not match.
@@ -362,4 +462,13 @@ pub struct Report {
     pub total_ops: u64,
     /// Bytes of all dumps.
     pub total_bytes: u64,
+    /// Near misses, the nearest first, where they were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub near: Option<Vec<NearReport>>,
+    /// msProbe's levels, where they were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub levels: Option<LevelsReport>,
+    /// Loss and gradient norm, where they were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trend: Option<TrendReport>,
 }

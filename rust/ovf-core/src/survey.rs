@@ -20,6 +20,8 @@ pub struct Wanted {
     pub levels: bool,
     /// Losses and gradient norms.
     pub trend: bool,
+    /// Each rank's execution drawn small.
+    pub strip: bool,
 }
 
 /// One op, as those who look at every op see it.

@@ -16,6 +16,7 @@ use crate::near::NearMiss;
 use crate::op::{Kinds, Rank};
 use crate::rules::Rules;
 use crate::scan::scan_until;
+use crate::strip::strip;
 use crate::survey::{Wanted, survey};
 use crate::walk::Walk;
 
@@ -302,6 +303,9 @@ pub struct Timeline {
     /// Losses and gradient norm; absent unless asked for.
     #[serde(default)]
     pub trend: Option<Trend>,
+    /// The rank's execution drawn small; absent unless asked for.
+    #[serde(default)]
+    pub strip: Option<String>,
 }
 
 /// A number people follow from step to step.
@@ -350,5 +354,6 @@ pub(crate) fn build_until(
     let first_bad = timeline.first_bad.as_ref().map(|at| at.op);
     (timeline.near, timeline.levels) = survey(&mut walk, first_bad, wanted);
     timeline.trend = trend;
+    timeline.strip = wanted.strip.then(|| strip(walk.states()));
     timeline
 }

@@ -9,6 +9,7 @@
 //! communication): 0 a bad weight or batch that is itself visible; 1 an op; 2 a module that may hide a communication;
 //! 3 a bad input that another rank's origin probably sent.
 
+mod asked;
 mod notes;
 mod spread;
 mod tables;
@@ -19,6 +20,7 @@ use crate::collective::{Match, MatchState, Matching};
 use crate::op::{Kinds, Rank};
 use crate::order::{CANDIDATES_PER_RANK, Candidate, Ordering, Receipt, Source};
 use crate::report::{Certainty, Finding, FindingKind, RankOp, Report, SCHEMA_VERSION, Unreadable, Verdict};
+use crate::survey::Wanted;
 use crate::timeline::{Cause, Completeness, Mark, OpRef, Phase, Timeline};
 
 /// Findings listed.
@@ -37,6 +39,8 @@ pub(crate) struct StepFacts {
     pub(crate) unreadable: Vec<Unreadable>,
     /// The user chose the ranks: those left out are no missing evidence.
     pub(crate) chosen: bool,
+    /// What else is wanted.
+    pub(crate) wanted: Wanted,
 }
 
 /// A finding with where its details stand.
@@ -473,6 +477,7 @@ impl Assembler<'_> {
     }
 
     fn report(&self, step: &StepFacts, ranked: &[usize]) -> (Report, Vec<Located>) {
+        let wanted = step.wanted;
         let merged = self.merge_shared(ranked);
         let first = ranked.first().copied().unwrap_or(usize::MAX);
         let mut findings = Vec::new();
@@ -536,6 +541,9 @@ impl Assembler<'_> {
             total_communications: self.timelines.iter().map(|t| t.events.len() as u64).sum(),
             total_ops: self.timelines.iter().map(|t| u64::from(t.ops)).sum(),
             total_bytes: self.timelines.iter().map(|t| t.bytes).sum(),
+            near: wanted.near.then(|| self.near()),
+            levels: if wanted.levels { self.levels() } else { None },
+            trend: if wanted.trend { self.trend() } else { None },
         };
         (report, located)
     }

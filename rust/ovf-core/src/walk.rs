@@ -235,9 +235,9 @@ impl<'a> Walk<'a> {
         self.rules
     }
 
-    /// State of every op, after [`Walk::over_ops`].
-    pub(crate) fn states(&self) -> Vec<OpState> {
-        if self.has_statistics { self.states.clone() } else { vec![OpState::Unknown; self.states.len()] }
+    /// State of every op, after [`Walk::finish`].
+    pub(crate) fn states(&self) -> &[OpState] {
+        &self.states
     }
 
     /// Parses every op in file order and hands it to `look`.
@@ -248,7 +248,7 @@ impl<'a> Walk<'a> {
             let part = Part::All { recorded: recorded(&name) };
             let op = parse_op(self.index.entries[i as usize].body(self.bytes), part).ok();
             let operator = self.rules_of(&name);
-            let state = if self.has_statistics { self.states[i as usize] } else { OpState::Unknown };
+            let state = self.states[i as usize];
             look(&Seen { i, raw: &raw, name, op: op.as_ref(), state, operator: &operator });
         }
     }

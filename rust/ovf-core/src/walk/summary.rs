@@ -3,6 +3,7 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{Class, HEALED_KEPT, MARKS_KEPT, Walk, key_of, module_key};
+use crate::classify::OpState;
 use crate::communication::exchanges;
 use crate::error::Position;
 use crate::graph::{Node, Role};
@@ -76,6 +77,7 @@ impl Walk<'_> {
             self.counts.clean += total.saturating_sub(parsed);
         } else {
             self.counts = Counts { unknown: total, ..Counts::default() };
+            self.states.fill(OpState::Unknown);
         }
         if self.index.duplicates > 0 {
             self.notes.push(format!("{} op names stand twice; the last record of each counts", self.index.duplicates));
@@ -108,6 +110,7 @@ impl Walk<'_> {
             near: Vec::new(),
             levels: None,
             trend: None,
+            strip: None,
         }
     }
 
@@ -200,7 +203,7 @@ impl Walk<'_> {
         }
     }
 
-    pub(super) fn phase(&self, op: u32) -> Phase {
+    pub(crate) fn phase(&self, op: u32) -> Phase {
         if self.classes[op as usize] != Class::Forward {
             Phase::Backward
         } else if self.last_backward.is_some_and(|last| op > last) {
