@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ovf._core import DumpFormatError, OvfError, RulesError
-    from ovf.analyzer import cross_rank, find_first_overflow, trace_rank
+    from ovf.analyzer import cross_rank, find_first_overflow, op_table, steps, trace_rank
     from ovf.report import (
         Communication,
         Finding,
         Frame,
         Hint,
+        Levels,
+        NearMiss,
         Note,
         PathStep,
         RankSummary,
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
         Unreadable,
         Value,
     )
+    from ovf.step import StepSummary
 
 __version__ = "0.1.0"
 
@@ -38,16 +41,21 @@ _HOME = {
     "RulesError": "ovf._core",
     "cross_rank": "ovf.analyzer",
     "find_first_overflow": "ovf.analyzer",
+    "op_table": "ovf.analyzer",
+    "steps": "ovf.analyzer",
     "trace_rank": "ovf.analyzer",
     "Communication": "ovf.report",
     "Finding": "ovf.report",
     "Frame": "ovf.report",
     "Hint": "ovf.report",
+    "Levels": "ovf.report",
+    "NearMiss": "ovf.report",
     "Note": "ovf.report",
     "PathStep": "ovf.report",
     "RankSummary": "ovf.report",
     "Report": "ovf.report",
     "Unreadable": "ovf.report",
+    "StepSummary": "ovf.step",
     "Value": "ovf.report",
 }
 
@@ -57,17 +65,22 @@ __all__ = [
     "Finding",
     "Frame",
     "Hint",
+    "Levels",
+    "NearMiss",
     "Note",
     "OvfError",
     "PathStep",
     "RankSummary",
     "Report",
     "RulesError",
+    "StepSummary",
     "Unreadable",
     "Value",
     "__version__",
     "cross_rank",
     "find_first_overflow",
+    "op_table",
+    "steps",
     "trace_rank",
 ]
 

@@ -1,6 +1,7 @@
 """The compiled half of ovf; use the functions of `ovf` itself."""
 
 import os
+from collections.abc import Iterator
 from typing import final
 
 from typing_extensions import Self
@@ -64,6 +65,7 @@ def analyze(
     threads: int | None = None,
     map: bool = True,
     progress: Progress | None = None,
+    wants: list[str] = [],
 ) -> tuple[str, list[str]]:
     """Analyse one step of `discover(path)`: the report as JSON, and the records of its findings."""
 
@@ -75,6 +77,55 @@ def trace(
     rules: str | os.PathLike[str] | None = None,
 ) -> tuple[str, list[str]]:
     """Trace one rank: the trace as JSON, and the outputs of its candidates as JSON text."""
+
+def overview(
+    path: str | os.PathLike[str],
+    indices: list[int],
+    *,
+    ranks: list[int] | None = None,
+    rules: str | os.PathLike[str] | None = None,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> str:
+    """Summarise the steps at `indices` of `discover(path)`, as JSON."""
+
+def op_table(
+    path: str | os.PathLike[str],
+    indices: list[int],
+    *,
+    ranks: list[int] | None = None,
+    rules: str | os.PathLike[str] | None = None,
+    threads: int | None = None,
+) -> Table:
+    """The table of all ops of the steps at `indices`."""
+
+def report_table(report: str, name: str) -> Table:
+    """The table `findings` or `communications` of a report, given as JSON."""
+
+@final
+class Table:
+    """A table in Arrow's terms (the Arrow PyCapsule interface), and as text.
+
+    Rows are made while it is read; each reading starts over.
+    """
+
+    @property
+    def columns(self) -> list[tuple[str, str, bool]]:
+        """The columns: name, Arrow type as text, whether it may be null."""
+    @property
+    def unreadable(self) -> list[str]:
+        """Dumps that the last reading could not read, or not to their end, a line each."""
+    def text(self, form: str) -> Iterator[bytes]:
+        """The table as text in pieces.
+
+        Args:
+            form: `csv` or `jsonl`.
+
+        Raises:
+            ValueError: No such form.
+        """
+    def __arrow_c_schema__(self) -> object: ...
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
 
 def effective_rules(rules: str | os.PathLike[str] | None = None) -> str:
     """The operator table in force, as JSON."""

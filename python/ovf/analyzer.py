@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ovf import _core
-from ovf.report import Report
+from ovf.report import Origin, Report
+from ovf.step import StepSummary, last_good
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable
+    from typing import Literal
 
     StrPath = str | os.PathLike[str]
 
@@ -34,6 +36,7 @@ def find_first_overflow(
     threads: int | None = None,
     allow_incomplete_ranks: bool = False,
     progress: Callable[[int, int], None] | None = None,
+    also: Iterable[Literal["near", "levels", "strip"]] = (),
 ) -> Report:
     """Name the first overflow of a dump.
 
@@ -46,6 +49,9 @@ def find_first_overflow(
         threads: Threads; all processors by default.
         allow_incomplete_ranks: Whether `Report.exit_code` accepts missing, cut and unreadable ranks.
         progress: Called about ten times a second with (bytes read, bytes in all), from another thread.
+        also: What else the report shall hold: `near` (near misses: finite values close to the end of their dtype),
+            `levels` (critical, high, medium, as msProbe's graph view has them), `strip` (each rank's execution drawn
+            small). `near` and `levels` parse every op.
 
     Returns:
         The report of the first step with an overflow; without one, of the last step. `Report.steps` names all that
@@ -61,19 +67,97 @@ def find_first_overflow(
     found = _core.discover(path)
     chosen = _choose(found, step, path)
     wanted = sorted(set(ranks)) if ranks is not None else None
+    wants = sorted(set(also)) + (["trend"] if len(chosen) > 1 else [])
     counters = _core.Progress()
     seen: list[dict[str, Any]] = []
+    index = chosen[0]
     with _Ticker(counters, progress):
         for index in chosen:
-            text, records = _core.analyze(path, index, ranks=wanted, rules=rules, threads=threads, progress=counters)
+            text, records = _core.analyze(
+                path, index, ranks=wanted, rules=rules, threads=threads, progress=counters, wants=wants
+            )
             data = json.loads(text)
-            seen.append({"step": data["step"], "step_label": data["step_label"], "verdict": data["verdict"]})
+            seen.append(_seen(data))
             if data["verdict"] == "overflow":
                 break
     if data["verdict"] == "no_evidence" and any(s["verdict"] == "clean" for s in seen):
         data["verdict"], data["incomplete"] = "clean", True
     data["steps"] = seen
-    return Report(data, records, source=Path(path), allow_incomplete_ranks=allow_incomplete_ranks)
+    data["steps_omitted"] = len(chosen) - len(seen)
+    data["last_good"] = last_good(seen)
+    origin = Origin(path, index, wanted, rules, threads)
+    return Report(data, records, origin=origin, source=Path(path), allow_incomplete_ranks=allow_incomplete_ranks)
+
+
+def _seen(data: dict[str, Any]) -> dict[str, Any]:
+    """What is remembered of a step that was looked at."""
+    first, trend = data["first"], data.get("trend") or {}
+    value = {name: (trend.get(name) or {}).get("value") for name in ("loss", "gradient_norm")}
+    place = {k: first[k] for k in ("rank", "op_name", "exec_order")} if first else None
+    return {"step": data["step"], "step_label": data["step_label"], "verdict": data["verdict"], "first": place, **value}
+
+
+def steps(
+    path: StrPath,
+    *,
+    step: int | str | None = None,
+    ranks: Iterable[int] | None = None,
+    rules: StrPath | None = None,
+    threads: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[StepSummary]:
+    """Summarise every step of a dump root: verdict, first overflow, loss, gradient norm.
+
+    Args:
+        path: As for `find_first_overflow`.
+        step: As there.
+        ranks: As there; every step must have them.
+        rules: As there.
+        threads: As there. As many steps are held in memory as there are threads.
+        progress: As there.
+
+    Returns:
+        One summary a step, in order.
+
+    Raises:
+        FileNotFoundError, ovf.DumpFormatError, ovf.RulesError, ValueError, OSError: As for `find_first_overflow`.
+    """
+    chosen = _choose(_core.discover(path), step, path)
+    wanted = sorted(set(ranks)) if ranks is not None else None
+    counters = _core.Progress()
+    with _Ticker(counters, progress):
+        text = _core.overview(path, chosen, ranks=wanted, rules=rules, threads=threads, progress=counters)
+    return [StepSummary.from_json(data) for data in json.loads(text)]
+
+
+def op_table(
+    path: StrPath,
+    *,
+    step: int | str | None = None,
+    ranks: Iterable[int] | None = None,
+    rules: StrPath | None = None,
+    threads: int | None = None,
+) -> _core.Table:
+    """The table of all ops, for any reader of the Arrow PyCapsule interface: `polars.DataFrame(ovf.op_table(path))`.
+
+    Args:
+        path: As for `find_first_overflow`; all its steps.
+        step: Only this step.
+        ranks: As there.
+        rules: As there.
+        threads: As there. As many ranks (and one more) are held in memory.
+
+    Returns:
+        The table; its columns are described in `docs/tables.md`. Rows are made while it is read, anew each time.
+        `unreadable` names the dumps that the last reading could not read to their end.
+
+    Raises:
+        FileNotFoundError, ovf.DumpFormatError, ovf.RulesError, ValueError, OSError: As for `find_first_overflow`;
+            what concerns the files themselves, when the table is read.
+    """
+    chosen = _choose(_core.discover(path), step, path)
+    wanted = sorted(set(ranks)) if ranks is not None else None
+    return _core.op_table(path, chosen, ranks=wanted, rules=rules, threads=threads)
 
 
 def cross_rank(path: StrPath, *, step: int | str | None = None, rules: StrPath | None = None) -> dict[str, Any]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
+
+    from ovf._core import Table
 
 Verdict = Literal["overflow", "clean", "no_evidence"]
 Kind = Literal["compute", "communication", "parameter", "input", "corruption", "missing_rank"]
@@ -39,6 +42,7 @@ class Value:
         shape: Sizes by dimension.
         max, min, mean, norm: Statistics as dumped; `None` where missing. `mean` and `norm` can overflow by themselves.
         class_: `finite`, `-inf`, `+inf`, `nan` or `unknown`.
+        made_by: Of an input: the op before it whose output has the same dtype, shape and statistics.
     """
 
     slot: str
@@ -49,12 +53,14 @@ class Value:
     mean: Number
     norm: Number
     class_: str
+    made_by: str | None = None
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Value:
         """From the JSON contract."""
         stats = {k: _number(data[k]) for k in ("max", "min", "mean", "norm")}
-        return cls(data["slot"], data["dtype"], tuple(data["shape"]), class_=data["class"], **stats)
+        made_by = data.get("made_by")
+        return cls(data["slot"], data["dtype"], tuple(data["shape"]), class_=data["class"], made_by=made_by, **stats)
 
 
 @dataclass(frozen=True)
@@ -243,7 +249,11 @@ class Unreadable:
 
 @dataclass(frozen=True)
 class RankSummary:
-    """One rank in numbers: ops by state, first bad op, completeness."""
+    """One rank in numbers: ops by state, first bad op, completeness.
+
+    `strip`, where it was asked for, is the rank's execution drawn small: the worst state in each of at most 256 equal
+    parts of its ops, a letter each (`o`rigin, `p`ropagated, `a`bsorbed, `i`ntended, `g`arbage, `u`nknown, `.` clean).
+    """
 
     rank: int
     label: str
@@ -255,6 +265,7 @@ class RankSummary:
     counts: Mapping[str, int]
     first_bad: RankOp | None
     reached_by: str | None
+    strip: str | None = None
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> RankSummary:
@@ -311,6 +322,82 @@ class Communication:
         return _take(cls, data, members=tuple(_take(RankOp, m) for m in data["members"]), **made)
 
 
+@dataclass(frozen=True)
+class NearMiss:
+    """A finite value close to the end of its dtype (`limit`), or one that grew suddenly (`growth`).
+
+    Attributes:
+        rank, op_name, exec_order: Where.
+        kind: `limit` or `growth`.
+        slot, dtype, shape: The tensor.
+        value: Max or Min, whichever is larger in magnitude.
+        limit: Largest finite number of the dtype.
+        share: Magnitude over `limit`.
+        growth: Magnitude over the largest input's; `None` without one.
+        before_first: It stands before the first op of its rank that shows an overflow.
+    """
+
+    rank: int
+    op_name: str
+    exec_order: int
+    kind: Literal["limit", "growth"]
+    slot: str
+    dtype: str
+    shape: tuple[int, ...]
+    value: float
+    limit: float
+    share: float
+    growth: float | None
+    before_first: bool
+
+
+@dataclass(frozen=True)
+class LevelCount:
+    """Ops that msProbe's graph view marks for one reason: `scene`, `level`, `count`."""
+
+    scene: str
+    level: str
+    count: int
+
+
+@dataclass(frozen=True)
+class LeveledOp:
+    """An op that msProbe's graph view marks; `norm_ratio` is its largest output norm over its largest input norm."""
+
+    rank: int
+    op_name: str
+    exec_order: int
+    level: Literal["critical", "high", "medium"]
+    scene: str
+    norm_ratio: Number
+
+
+@dataclass(frozen=True)
+class Levels:
+    """The step in the words of msProbe's graph view: counts by reason, and the worst ops."""
+
+    counts: tuple[LevelCount, ...]
+    ops: tuple[LeveledOp, ...]
+    ops_omitted: int
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Levels:
+        """From the JSON contract."""
+        ops = tuple(_take(LeveledOp, o, norm_ratio=_number(o["norm_ratio"])) for o in data["ops"])
+        return cls(tuple(_take(LevelCount, c) for c in data["counts"]), ops, data["ops_omitted"])
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a report came from: what is needed to read the step again."""
+
+    path: str | os.PathLike[str]
+    index: int
+    ranks: list[int] | None
+    rules: str | os.PathLike[str] | None
+    threads: int | None
+
+
 class Report:
     """The answer for one step of a dump.
 
@@ -322,11 +409,13 @@ class Report:
         data: dict[str, Any],
         records: list[str],
         *,
+        origin: Origin | None = None,
         source: Path | None = None,
         allow_incomplete_ranks: bool = False,
     ) -> None:
         """Wrap the contract's data; `records` are the dump's records of the findings."""
         self._data = data
+        self._origin = origin
         self._source = source
         self._allow_incomplete = allow_incomplete_ranks
         self.findings: tuple[Finding, ...] = tuple(
@@ -371,6 +460,42 @@ class Report:
     def steps(self) -> tuple[tuple[str, str], ...]:
         """Every step that was looked at: (label, verdict)."""
         return tuple((s["step_label"], s["verdict"]) for s in self._data["steps"])
+
+    @property
+    def near(self) -> tuple[NearMiss, ...] | None:
+        """Near misses, the nearest first; `None` unless asked for (`also=["near"]`)."""
+        found = self._data.get("near")
+        return None if found is None else tuple(_take(NearMiss, n, shape=tuple(n["shape"])) for n in found)
+
+    @property
+    def levels(self) -> Levels | None:
+        """msProbe's levels; `None` unless asked for (`also=["levels"]`)."""
+        found = self._data.get("levels")
+        return None if found is None else Levels.from_json(found)
+
+    def to_arrow(self, table: Literal["ops", "findings", "communications"] = "findings") -> Table:
+        """A table for any reader of the Arrow PyCapsule interface: `polars.DataFrame(report.to_arrow())`.
+
+        Args:
+            table: `findings` and `communications` hold what the report lists, a row each; `ops` reads the step again
+                and holds every op of every rank. The columns are described in `docs/tables.md`.
+
+        Returns:
+            The table. Rows are made while it is read.
+
+        Raises:
+            ValueError: No such table, or the report was not made from a dump and `ops` is asked for.
+            OSError, ovf.OvfError: The dump cannot be found any more.
+        """
+        from ovf import _core  # noqa: PLC0415 - a report may be read where the core is not used
+
+        if table != "ops":
+            return _core.report_table(json.dumps(self._data), table)
+        if self._origin is None:
+            msg = "the ops stand in the dump, and this report was not made from one"
+            raise ValueError(msg)
+        o = self._origin
+        return _core.op_table(o.path, [o.index], ranks=o.ranks, rules=o.rules, threads=o.threads)
 
     @property
     def path(self) -> tuple[PathStep, ...]:
@@ -456,12 +581,12 @@ class Report:
         return f"<ovf.Report {self.verdict}: {what}>"
 
 
-def write_new(path: Path, text: str, dump: Path | None) -> None:
+def write_new(path: Path, text: str | Iterable[bytes], dump: Path | None) -> None:
     """Write a file that does not exist yet, never into the dump it was made from.
 
     Args:
         path: The file to make.
-        text: Its content.
+        text: Its content, or its pieces; if they fail, no file is left behind.
         dump: The dump's path; `None` skips that check.
 
     Raises:
@@ -469,11 +594,23 @@ def write_new(path: Path, text: str, dump: Path | None) -> None:
         ValueError: The file would lie in the dump directory.
         OSError: It cannot be written.
     """
+    check_new(path, dump)
+    with path.open("xb") as file:
+        try:
+            for piece in [text.encode()] if isinstance(text, str) else text:
+                file.write(piece)
+        except BaseException:
+            path.unlink()
+            raise
+
+
+def check_new(path: Path, dump: Path | None) -> None:
+    """See whether a file may be made; the errors of `write_new`."""
     if dump is not None:
         root = dump.resolve()
         root = root.parent if root.is_file() else root
         if root in path.resolve().parents:
             msg = f"{path}: lies in the dump directory {root}; ovf never writes there, choose another place"
             raise ValueError(msg)
-    with path.open("x", encoding="utf-8") as file:
-        file.write(text)
+    if path.exists():
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))

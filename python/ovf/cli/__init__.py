@@ -19,9 +19,11 @@ _INTERRUPTED = 130
 
 _COMMANDS = {
     "check": "ovf.cli.check",
+    "export": "ovf.cli.export",
     "npu": "ovf.npu.cli",
     "ranks": "ovf.cli.ranks",
     "rules": "ovf.cli.rules",
+    "steps": "ovf.cli.steps",
     "trace": "ovf.cli.trace",
 }
 """Command and the module that holds it, under the same name."""

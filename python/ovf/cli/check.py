@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["text", "json", "jsonl", "msprobe"]),
+    type=click.Choice(["text", "json", "jsonl", "msprobe", "trace"]),
     default="text",
     show_default=True,
 )
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 @click.option("--ranks", callback=parse_ranks, help="Only these ranks, like 0,3,8-15.")
 @rules_option
 @click.option("--top", type=click.IntRange(1), default=1, show_default=True, help="Findings to show in full.")
+@click.option("--near", is_flag=True, help="Also near misses: values close to their dtype's end, sudden growth.")
+@click.option("--levels", is_flag=True, help="Also critical, high and medium as msProbe's graph view has them.")
 @click.option("--threads", type=click.IntRange(1), help="Threads; all processors by default.")
 @click.option(
     "--allow-incomplete-ranks",
@@ -69,6 +71,8 @@ def check(
     ranks: list[int] | None,
     rules: Path | None,
     top: int,
+    near: bool,
+    levels: bool,
     threads: int | None,
     allow_incomplete_ranks: bool,
     exit_zero: bool,
@@ -90,6 +94,7 @@ def check(
     if form == "msprobe" and output is not None and output.suffix:
         msg = f"--format msprobe writes into a folder; {output} looks like a file"
         raise click.UsageError(msg)
+    asked = {"near": near, "levels": levels, "strip": form in {"text", "trace"}}
     started = time.perf_counter()
     with progress_bar(quiet=quiet) as progress:
         report = ovf.find_first_overflow(
@@ -100,6 +105,7 @@ def check(
             threads=threads,
             allow_incomplete_ranks=allow_incomplete_ranks,
             progress=progress,
+            also=[name for name, wanted in asked.items() if wanted],  # type: ignore[misc]  # its own keys
         )
     seconds = time.perf_counter() - started
     to_folder = output is not None and not output.suffix
@@ -111,7 +117,7 @@ def check(
         _write_msprobe(report, output if to_folder and output else output or Path("output"), dump, quiet=quiet)
     elif to_folder and output is not None:
         output.mkdir(parents=True, exist_ok=True)
-        target = output / f"ovf_report.{form}"
+        target = output / (f"ovf_report.{form}" if form != "trace" else "ovf_trace.json")
         _write_file(report, form, target, dump, seconds=seconds, top=top, verbose=verbose)
         complain(f"wrote {target}", quiet=quiet)
     code = report.exit_code
@@ -126,6 +132,10 @@ def _print(report: Report, form: str, *, seconds: float, top: int, verbose: bool
 
         for line in jsonl(report):
             click.echo(line)
+    elif form == "trace":
+        from ovf.render.trace import trace  # noqa: PLC0415 - only for this form
+
+        click.echo(trace(report), nl=False)
     else:
         from ovf.render.text import render  # noqa: PLC0415 - only for this form
 
@@ -139,6 +149,10 @@ def _write_file(report: Report, form: str, path: Path, dump: Path, *, seconds: f
         from ovf.render.jsonl import jsonl  # noqa: PLC0415 - only for this form
 
         text = "".join(f"{line}\n" for line in jsonl(report))
+    elif form == "trace":
+        from ovf.render.trace import trace  # noqa: PLC0415 - only for this form
+
+        text = trace(report)
     else:
         import io  # noqa: PLC0415 - only for this form
 

@@ -5,14 +5,15 @@
 //! op alone, so a causal mask is critical to them and what merely passes a NaN on is high.
 //!
 //! As msProbe does it: Max, Min and Mean are looked at; inputs are positional and keyword arguments (of a backward
-//! record the gradients that come in), not weights; norms are those of tensors that are arguments themselves, not of
-//! tensors in a list, and NaN norms are left out; an input norm of 0 counts as 1. Memory nobody wrote (what an
-//! allocator returns, what a call only writes, receive buffers) is left out, as its list of exceptions says.
+//! record the gradients that come in), not weights; tensors in lists count, those in dicts and P2P entries do not;
+//! norms are those of tensors that are arguments themselves, NaN norms left out; an input norm of 0 counts as 1. Ops
+//! that show memory nobody wrote (what an allocator returns, receive buffers) have no level, as its list of exceptions
+//! has it.
 
 use serde::{Deserialize, Serialize};
 
 use crate::communication::exchanges;
-use crate::op::{Argument, Field, Kinds, Op, OpName, TensorStat, Value};
+use crate::op::{Argument, Field, Kinds, Op, OpName, Segment, TensorStat, Value};
 use crate::rules::{Is, Level, OperatorRules, Rules};
 use crate::timeline::OpRef;
 
@@ -60,20 +61,24 @@ fn bad(t: &TensorStat) -> bool {
 
 /// The level of one op.
 pub(crate) fn level(i: u32, name: &OpName, op: &Op, operator: &OperatorRules, rules: &Rules) -> Leveled {
-    let (mut bad_input, mut bad_output) = (false, false);
+    let (mut bad_input, mut bad_output, mut unwritten) = (false, false, operator.says(Is::Uninitialised));
     let (mut norm_in, mut norm_out): (Option<f64>, Option<f64>) = (None, None);
     let only_written = only_written(i, name, op, rules);
     for (place, argument) in op.arguments.iter().enumerate() {
         let Value::Tensor(t) = &argument.value else { continue };
-        let norm = t.norm.filter(|n| !n.is_nan() && argument.slot.path.len() <= 1);
+        let path = &argument.slot.path;
+        if path.iter().skip(1).any(|s| matches!(s, Segment::Key(_))) {
+            continue;
+        }
+        let norm = t.norm.filter(|n| !n.is_nan() && path.len() <= 1);
         match argument.slot.field {
             Field::InputArgs | Field::InputKwargs | Field::Input => {
-                let buffer = operator.names(Is::Overwrites, argument) || only_written.contains(&place);
-                bad_input |= !buffer && bad(t);
+                bad_input |= bad(t);
+                unwritten |= bad(t) && only_written.contains(&place);
                 norm_in = larger(norm_in, norm);
             }
             Field::Output => {
-                bad_output |= !operator.says(Is::Uninitialised) && bad(t);
+                bad_output |= bad(t);
                 norm_out = larger(norm_out, norm);
             }
             _ => {}
@@ -90,6 +95,7 @@ pub(crate) fn level(i: u32, name: &OpName, op: &Op, operator: &OperatorRules, ru
             && fits(row.bad_output, bad_output)
             && row.norm_over.is_none_or(|limit| norm_ratio.is_some_and(|r| r > limit))
     });
+    let row = row.filter(|_| !unwritten);
     Leveled { level: row.map(|r| rules.levels()[r].level), norm_ratio, row: row.unwrap_or_default() }
 }
 

@@ -121,7 +121,9 @@ impl<'r> Nearness<'r> {
                 }
             }
             if operator.says(Is::Uninitialised) || operator.says(Is::Creates) {
-                made.iter().for_each(|(_, t)| self.remember(magnitude(t).abs()));
+                for (_, t) in &made {
+                    self.remember(magnitude(t).abs());
+                }
                 return;
             }
         }
@@ -159,7 +161,8 @@ impl<'r> Nearness<'r> {
 
     /// Whether somebody asked for this magnitude, or it is listed already.
     fn is_known(&self, magnitude: f64, limit: f64) -> bool {
-        [1.0, 2.0, 4.0].iter().any(|d| magnitude * d == limit) || self.known.contains(&magnitude.to_bits())
+        [1.0, 2.0, 4.0].iter().any(|d| (magnitude * d).to_bits() == limit.to_bits())
+            || self.known.contains(&magnitude.to_bits())
     }
 
     #[allow(clippy::too_many_arguments)] // the near miss, taken apart

@@ -33,8 +33,9 @@ const ROWS: usize = 8192;
 const HEAVY: usize = 16 << 20;
 
 /// Columns of the table `ops`.
-pub const OPS: [ColumnField; 25] = [
+pub const OPS: [ColumnField; 26] = [
     perhaps("step", ColumnKind::Large),
+    always("step_label", ColumnKind::Word),
     always("rank", ColumnKind::Whole),
     always("exec_order", ColumnKind::Whole),
     always("op_name", ColumnKind::Text),
@@ -74,7 +75,7 @@ pub struct OpTable {
 
 struct Shared {
     ranks: Vec<RankSource>,
-    step: Option<u64>,
+    step: Step,
     options: Options,
     cancel: AtomicBool,
     ahead: usize,
@@ -101,7 +102,7 @@ impl OpTable {
         let threads = options.threads.unwrap_or_else(available).clamp(1, ranks.len().max(1));
         let shared = Arc::new(Shared {
             ranks,
-            step: step.number,
+            step: step.clone(),
             options: options.clone(),
             cancel: AtomicBool::new(false),
             ahead: threads + 1,
@@ -174,7 +175,7 @@ impl Shared {
             queue.claimed += 1;
             drop(queue);
             let source = &self.ranks[at];
-            let read = || read_rank(source, self.step, &self.options, &self.cancel);
+            let read = || read_rank(source, &self.step, &self.options, &self.cancel);
             // A reader that waits for a rank must not wait for ever: a panic is a rank that cannot be read.
             let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(read));
             let read = caught.unwrap_or_else(|_| {
@@ -209,7 +210,7 @@ impl Shared {
     }
 }
 
-fn read_rank(source: &RankSource, step: Option<u64>, options: &Options, cancel: &AtomicBool) -> Read {
+fn read_rank(source: &RankSource, step: &Step, options: &Options, cancel: &AtomicBool) -> Read {
     let bytes = match open(source, options) {
         Ok(bytes) => bytes,
         Err(problem) => return (Vec::new(), Some(problem)),
@@ -221,7 +222,7 @@ fn read_rank(source: &RankSource, step: Option<u64>, options: &Options, cancel: 
 fn rows(
     bytes: &Bytes,
     source: &RankSource,
-    step: Option<u64>,
+    step: &Step,
     rules: &Rules,
     cancel: &AtomicBool,
 ) -> (Vec<Batch>, crate::Timeline) {
@@ -245,7 +246,7 @@ fn rows(
     (batches, timeline)
 }
 
-fn push(batch: &mut Batch, step: Option<u64>, rank: Rank, seen: &Seen, phase: Phase, rules: &Rules) {
+fn push(batch: &mut Batch, step: &Step, rank: Rank, seen: &Seen, phase: Phase, rules: &Rules) {
     let nothing = Op::default();
     let op = seen.op.unwrap_or(&nothing);
     let leveled = level(seen.i, &seen.name, op, seen.operator, rules);
@@ -280,7 +281,8 @@ fn push(batch: &mut Batch, step: Option<u64>, rank: Rank, seen: &Seen, phase: Ph
         })
     };
     batch.push(&[
-        step.map_or(Cell::Null, Cell::Whole),
+        step.number.map_or(Cell::Null, Cell::Whole),
+        Cell::Text(&step.label),
         Cell::Whole(u64::from(rank)),
         Cell::Whole(u64::from(seen.i)),
         Cell::Text(seen.raw),

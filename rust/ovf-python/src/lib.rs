@@ -5,11 +5,12 @@
 
 mod error;
 mod progress;
+mod table;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ovf_core::{Options, Rank, Rules, Step};
+use ovf_core::{Options, Rank, Rules, Step, Wanted};
 use pyo3::prelude::*;
 
 /// The compiled half of ovf.
@@ -20,7 +21,9 @@ mod _core {
     #[pymodule_export]
     use super::progress::Progress;
     #[pymodule_export]
-    use super::{analyze, discover, effective_rules, trace};
+    use super::table::{Table, TableText};
+    #[pymodule_export]
+    use super::{analyze, discover, effective_rules, op_table, overview, report_table, trace};
 
     use pyo3::prelude::*;
 
@@ -36,7 +39,7 @@ fn options(ranks: Option<Vec<Rank>>, rules: Option<PathBuf>, threads: Option<usi
         Some(path) => Rules::with_file(&path).map_err(error::to_python)?,
         None => Rules::built_in(),
     };
-    Ok(Options { rules, ranks, threads, map })
+    Ok(Options { rules, ranks, threads, map, wanted: Wanted::default() })
 }
 
 fn steps(path: &Path) -> PyResult<Vec<Step>> {
@@ -79,9 +82,24 @@ fn discover(path: PathBuf) -> PyResult<Vec<StepRow>> {
         .collect())
 }
 
+/// What else is wanted than the answer, by name.
+fn wanted(names: &[String]) -> PyResult<Wanted> {
+    let mut wanted = Wanted::default();
+    for name in names {
+        *match name.as_str() {
+            "near" => &mut wanted.near,
+            "levels" => &mut wanted.levels,
+            "trend" => &mut wanted.trend,
+            "strip" => &mut wanted.strip,
+            _ => return Err(pyo3::exceptions::PyValueError::new_err(format!("nothing called {name:?} can be wanted"))),
+        } = true;
+    }
+    Ok(wanted)
+}
+
 /// Analyses the step at `index` of `discover(path)`: the report as JSON, and the records of its findings.
 #[pyfunction]
-#[pyo3(signature = (path, index, *, ranks=None, rules=None, threads=None, map=true, progress=None))]
+#[pyo3(signature = (path, index, *, ranks=None, rules=None, threads=None, map=true, progress=None, wants=Vec::new()))]
 #[allow(clippy::too_many_arguments)] // keyword arguments of one Python function
 fn analyze(
     py: Python<'_>,
@@ -92,8 +110,9 @@ fn analyze(
     threads: Option<usize>,
     map: bool,
     progress: Option<Py<progress::Progress>>,
+    wants: Vec<String>,
 ) -> PyResult<(String, Vec<String>)> {
-    let options = options(ranks, rules, threads, map)?;
+    let options = Options { wanted: wanted(&wants)?, ..options(ranks, rules, threads, map)? };
     let all = steps(&path)?;
     let step = all.get(index).ok_or_else(|| pyo3::exceptions::PyIndexError::new_err("no such step"))?;
     let counters = progress.as_ref().map_or_else(Default::default, |p| p.get().counters());
@@ -126,6 +145,46 @@ fn trace(
     let outputs = traced.anomalies.iter().map(|a| a.output.clone()).collect();
     let text = serde_json::to_string(&traced).map_err(|e| OvfError::new_err(e.to_string()))?;
     Ok((text, outputs))
+}
+
+/// Summarises the steps at `indices` of `discover(path)`, as JSON.
+#[pyfunction]
+#[pyo3(signature = (path, indices, *, ranks=None, rules=None, threads=None, progress=None))]
+fn overview(
+    py: Python<'_>,
+    path: PathBuf,
+    indices: Vec<usize>,
+    ranks: Option<Vec<Rank>>,
+    rules: Option<PathBuf>,
+    threads: Option<usize>,
+    progress: Option<Py<progress::Progress>>,
+) -> PyResult<String> {
+    let options = options(ranks, rules, threads, true)?;
+    let all = steps(&path)?;
+    let chosen: Vec<Step> = indices.iter().filter_map(|&i| all.get(i).cloned()).collect();
+    let counters = progress.as_ref().map_or_else(Default::default, |p| p.get().counters());
+    let stop = || counters.cancel.store(true, std::sync::atomic::Ordering::Relaxed);
+    let summaries = interruptible(py, stop, || ovf_core::overview(&chosen, &options, &counters))?;
+    serde_json::to_string(&summaries.map_err(error::to_python)?).map_err(|e| OvfError::new_err(e.to_string()))
+}
+
+/// The table of all ops of the steps at `indices`.
+#[pyfunction]
+#[pyo3(signature = (path, indices, *, ranks=None, rules=None, threads=None))]
+fn op_table(
+    path: PathBuf,
+    indices: Vec<usize>,
+    ranks: Option<Vec<Rank>>,
+    rules: Option<PathBuf>,
+    threads: Option<usize>,
+) -> PyResult<table::Table> {
+    Ok(table::Table::of_ops(path, indices, options(ranks, rules, threads, true)?))
+}
+
+/// The table `findings` or `communications` of a report.
+#[pyfunction]
+fn report_table(report: &str, name: &str) -> PyResult<table::Table> {
+    table::Table::of_report(report, name)
 }
 
 /// The effective operator table as JSON.
