@@ -29,7 +29,9 @@ def levels(report: Report, *, verbose: bool) -> Iterator[Text]:
     if found is None:
         return
     head = Text("LEVELS  ", style="bold")
-    head.append("as msProbe's graph view marks ops one by one (masks included); the answer above does not use them", style="dim")
+    head.append(
+        "as msProbe's graph view marks ops one by one (masks included); the answer above does not use them", style="dim"
+    )
     yield head
     for count in found.counts:
         line = Text(f"  {count.level:<9}", style=_STYLE.get(count.level, "default"))
@@ -43,4 +45,7 @@ def levels(report: Report, *, verbose: bool) -> Iterator[Text]:
         yield line
     omitted = found.ops_omitted + len(found.ops) - len(shown)
     if omitted:
-        yield Text(f"    (+{omitted:,} more{', -v' if len(shown) < len(found.ops) else ''}; all of them: ovf export)", style="dim")
+        yield Text(
+            f"    (+{omitted:,} more{', -v' if len(shown) < len(found.ops) else ''}; all of them: ovf export)",
+            style="dim",
+        )

@@ -66,7 +66,9 @@ def overview(steps: Sequence[StepSummary]) -> Iterator[Text]:
     line = Text("FIRST BAD STEP  ", style="bold red")
     line.append(printable(bad.step_label), style="bold")
     if bad.first is not None:
-        line.append(f"   rank {bad.first.rank}   {printable(bad.first.op_name)}   {bad.first.certainty}", style="default")
+        line.append(
+            f"   rank {bad.first.rank}   {printable(bad.first.op_name)}   {bad.first.certainty}", style="default"
+        )
         line.append(f"   on {bad.ranks_reached} of {plural(bad.ranks, 'rank')}", style="default")
     yield line
     yield from _link(rows)
@@ -86,7 +88,10 @@ def report_steps(report: Report) -> Iterator[Text]:
     yield from _table(shown, "STEPS   ")
     before, after = len(rows) - len(shown), data["steps_omitted"]
     if before or after:
-        parts = [f"{plural(before, 'step')} before" if before else "", f"{plural(after, 'later step')} not looked at" if after else ""]
+        parts = [
+            f"{plural(before, 'step')} before" if before else "",
+            f"{plural(after, 'later step')} not looked at" if after else "",
+        ]
         yield Text(f"        ({'; '.join(p for p in parts if p)}: ovf steps)", style="dim")
     yield from _link(rows, indent="        ")
 

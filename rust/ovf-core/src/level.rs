@@ -7,14 +7,14 @@
 //! As msProbe does it: Max, Min and Mean are looked at; inputs are positional and keyword arguments (of a backward
 //! record the gradients that come in), not weights; tensors in lists count, those in dicts and P2P entries do not;
 //! norms are those of tensors that are arguments themselves, NaN norms left out; an input norm of 0 counts as 1. Ops
-//! that show memory nobody wrote (what an allocator returns, receive buffers) have no level, as its list of exceptions
-//! has it.
+//! that show memory nobody wrote have no level, as its list of exceptions has it: what an allocator returns, and
+//! communications that receive into a buffer, unless something bad was given to them.
 
 use serde::{Deserialize, Serialize};
 
 use crate::communication::exchanges;
-use crate::op::{Argument, Field, Kinds, Op, OpName, Segment, TensorStat, Value};
-use crate::rules::{Is, Level, OperatorRules, Rules};
+use crate::op::{Field, Kinds, Op, OpName, Segment, TensorStat, Value};
+use crate::rules::{ArgumentRefs, Is, Level, OperatorRules, Rules};
 use crate::timeline::OpRef;
 
 /// Ops kept for a rank, the worst level first.
@@ -61,10 +61,9 @@ fn bad(t: &TensorStat) -> bool {
 
 /// The level of one op.
 pub(crate) fn level(i: u32, name: &OpName, op: &Op, operator: &OperatorRules, rules: &Rules) -> Leveled {
-    let (mut bad_input, mut bad_output, mut unwritten) = (false, false, operator.says(Is::Uninitialised));
+    let (mut bad_input, mut bad_output) = (false, false);
     let (mut norm_in, mut norm_out): (Option<f64>, Option<f64>) = (None, None);
-    let only_written = only_written(i, name, op, rules);
-    for (place, argument) in op.arguments.iter().enumerate() {
+    for argument in &op.arguments {
         let Value::Tensor(t) = &argument.value else { continue };
         let path = &argument.slot.path;
         if path.iter().skip(1).any(|s| matches!(s, Segment::Key(_))) {
@@ -74,7 +73,6 @@ pub(crate) fn level(i: u32, name: &OpName, op: &Op, operator: &OperatorRules, ru
         match argument.slot.field {
             Field::InputArgs | Field::InputKwargs | Field::Input => {
                 bad_input |= bad(t);
-                unwritten |= bad(t) && only_written.contains(&place);
                 norm_in = larger(norm_in, norm);
             }
             Field::Output => {
@@ -95,6 +93,8 @@ pub(crate) fn level(i: u32, name: &OpName, op: &Op, operator: &OperatorRules, ru
             && fits(row.bad_output, bad_output)
             && row.norm_over.is_none_or(|limit| norm_ratio.is_some_and(|r| r > limit))
     });
+    // What its list of exceptions says: nothing bad went in but into a buffer, so what came out is not looked at.
+    let unwritten = operator.says(Is::Uninitialised) || nothing_bad_given(i, name, op, rules);
     let row = row.filter(|_| !unwritten);
     Leveled { level: row.map(|r| rules.levels()[r].level), norm_ratio, row: row.unwrap_or_default() }
 }
@@ -106,16 +106,14 @@ fn larger(a: Option<f64>, b: Option<f64>) -> Option<f64> {
     }
 }
 
-/// Places among the op's arguments of a communication's buffers: inputs that are no contribution.
-fn only_written(i: u32, name: &OpName, op: &Op, rules: &Rules) -> Vec<usize> {
-    let Some(row) = rules.is_communication(name).then(|| rules.communication(name)).flatten() else {
-        return Vec::new();
+/// Of a communication with a buffer that is only received into: whether nothing bad was given to it.
+fn nothing_bad_given(i: u32, name: &OpName, op: &Op, rules: &Rules) -> bool {
+    let Some(row) = rules.is_communication(name).then(|| rules.communication(name)).flatten() else { return false };
+    let only_received = match (&row.receives, &row.contributes) {
+        (ArgumentRefs::Some(received), ArgumentRefs::Some(given)) => received.iter().any(|r| !given.contains(r)),
+        _ => false,
     };
-    let all = exchanges(op, i, name, row);
-    let given: Vec<*const _> =
-        all.iter().flat_map(|e| e.contributed.iter().map(|(a, _)| std::ptr::from_ref(*a).cast::<u8>())).collect();
-    let is_buffer = |a: &Argument| a.slot.field.is_input() && !given.contains(&std::ptr::from_ref(a).cast::<u8>());
-    op.arguments.iter().enumerate().filter(|(_, a)| is_buffer(a)).map(|(place, _)| place).collect()
+    only_received && !exchanges(op, i, name, row).iter().any(|e| e.contributed.iter().any(|(_, t)| bad(t)))
 }
 
 /// Counts a rank's ops by level and keeps the worst ones.

@@ -187,7 +187,10 @@ impl<'r> Nearness<'r> {
             value,
             limit,
             growth,
-            before_first: self.first_bad.is_none_or(|first| i < first),
+            // What went into the first bad op was there before it.
+            before_first: self
+                .first_bad
+                .is_none_or(|first| i < first || (i == first && argument.slot.field.is_input())),
         });
         if self.kept.len() >= 4 * KEPT {
             self.settle();
