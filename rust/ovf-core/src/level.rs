@@ -41,7 +41,6 @@ pub struct LeveledOp {
     /// Name of the situation: `made`, `carried`, `ended`, `norm_jump`.
     pub scene: String,
     /// Largest output norm over largest input norm, where both are recorded.
-    #[serde(with = "crate::number")]
     pub norm_ratio: Option<f64>,
 }
 

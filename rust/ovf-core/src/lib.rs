@@ -3,7 +3,7 @@
 //! Data flows one way; each room names only types of the rooms before it:
 //!
 //! ```text
-//! source -> structural, scan, parse -> provenance, classify, graph -> walk, timeline (per rank) -> collective -> order -> verdict -> report
+//! source -> structural, scan, parse -> provenance, classify, graph -> walk, timeline, summary (per rank) -> collective -> order -> verdict -> report
 //! ```
 //!
 //! ```no_run
@@ -23,6 +23,7 @@ mod collective;
 mod communication;
 mod context;
 mod detail;
+mod encoding;
 mod error;
 mod graph;
 mod hint;
@@ -43,6 +44,7 @@ mod scan;
 mod source;
 mod strip;
 mod structural;
+mod summary;
 mod survey;
 mod table;
 mod timeline;
@@ -51,7 +53,6 @@ mod trace;
 mod verdict;
 mod walk;
 
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering as Atomic};
 
 use rayon::prelude::*;
@@ -60,6 +61,7 @@ pub use classify::OpState;
 pub use collective::{Match, MatchState, Matching, Member, match_communications};
 pub use communication::{Communication, GroupKey};
 pub use context::{Context, Frame};
+pub use encoding::FORMAT;
 pub use error::{Error, ErrorKind, Position, Result};
 pub use level::{LeveledOp, Levels};
 pub use near::{NearKind, NearMiss};
@@ -76,10 +78,12 @@ pub use report_table::{COMMUNICATIONS, FINDINGS, communications, findings};
 pub use rules::{Level, Rules};
 pub use scan::{Ending, Entry, Index, scan};
 pub use source::{Bytes, RankSource, Step, discover};
+pub use summary::{RankBytes, StepName, Summary, summarise_bytes, summarise_files};
 pub use survey::Wanted;
 pub use table::{Batch, Column, ColumnField, ColumnKind, TextForm, Values};
 pub use timeline::{Cause, Completeness, Counts, Mark, OpRef, Phase, Reading, Symptom, Timeline, Trend, build};
 pub use trace::{Anomaly, Trace, trace};
+pub use verdict::StepFacts;
 
 /// How to analyse.
 #[derive(Debug, Clone)]
@@ -122,43 +126,76 @@ impl Progress {
     }
 }
 
-/// Analyses one step.
+/// Analyses one step: [`Summary::read`] of every rank, then [`reduce`].
 ///
 /// # Errors
 /// [`ErrorKind::Selection`] when none of the asked ranks is there; [`ErrorKind::Io`] when no thread can be started.
 /// Files that cannot be read are part of the report.
 pub fn analyze(step: &Step, options: &Options, progress: &Progress) -> Result<Report> {
     let sources = select(step, options)?;
-    let pool = pool(&step.path, step.ranks.len(), options)?;
+    let pool = pool(step.ranks.len(), options)?;
     progress.expect(&sources);
-    Ok(pool.install(|| reduce(step, &sources, options, progress)))
+    Ok(pool.install(|| answer(step, &sources, options, progress)))
 }
 
-/// Map over ranks and reduce, on the threads it is called on.
-fn reduce(step: &Step, sources: &[RankSource], options: &Options, progress: &Progress) -> Report {
-    let read: Vec<(Option<Timeline>, Option<Unreadable>)> =
-        sources.par_iter().map(|s| summarise(s, options, progress)).collect();
-    let mut facts = verdict::StepFacts {
+/// Map and reduce of a step, on the threads it is called on.
+fn answer(step: &Step, sources: &[RankSource], options: &Options, progress: &Progress) -> Report {
+    let summaries: Vec<Summary> = sources.par_iter().filter_map(|s| summarise(s, options, progress)).collect();
+    let facts = StepFacts {
         number: step.number,
         label: step.label.clone(),
         notes: step.notes.clone(),
         unreadable: Vec::new(),
         chosen: step.single || options.ranks.is_some(),
-        wanted: options.wanted,
     };
+    conclude(summaries, facts, options)
+}
+
+/// The map step for one rank; `None` when the analysis was cancelled.
+fn summarise(source: &RankSource, options: &Options, progress: &Progress) -> Option<Summary> {
+    if progress.cancel.load(Atomic::Relaxed) {
+        return None;
+    }
+    Some(Summary::read(source, options, progress).unwrap_or_else(|error| Summary::not_opened(source, &error)))
+}
+
+/// The reduce step: the summaries of a step's ranks, in any order, to its report.
+///
+/// # Errors
+/// [`ErrorKind::Selection`] when two summaries are of one rank, or an asked rank has none; [`ErrorKind::Io`] when no
+/// thread can be started.
+pub fn reduce(mut summaries: Vec<Summary>, step: StepFacts, options: &Options) -> Result<Report> {
+    let failed = |text: String| Error::new(ErrorKind::Selection, step.label.as_ref(), text);
+    summaries.sort_by_key(|s| s.rank);
+    if let Some(pair) = summaries.windows(2).find(|pair| pair[0].rank == pair[1].rank) {
+        return Err(failed(format!("two summaries of rank {}: {} and {}", pair[0].rank, pair[0].path, pair[1].path)));
+    }
+    if let Some(asked) = &options.ranks {
+        let there: Vec<Rank> = summaries.iter().map(|s| s.rank).collect();
+        if let Some(absent) = asked.iter().find(|r| !there.contains(r)) {
+            return Err(failed(format!("no rank {absent} in this step; it has {}", verdict::ranks_text(&there))));
+        }
+        summaries.retain(|s| asked.contains(&s.rank));
+    }
+    let step = StepFacts { chosen: step.chosen || options.ranks.is_some(), ..step };
+    pool(summaries.len(), options).map(|pool| pool.install(|| conclude(summaries, step, options)))
+}
+
+/// Matching, order, verdict and details; summaries ascending by rank.
+fn conclude(summaries: Vec<Summary>, mut step: StepFacts, options: &Options) -> Report {
     let mut timelines = Vec::new();
-    let mut kept = Vec::new();
-    for ((timeline, problem), source) in read.into_iter().zip(sources) {
-        facts.unreadable.extend(problem);
-        if let Some(timeline) = timeline {
+    let mut records = Vec::new();
+    for summary in summaries {
+        step.unreadable.extend(summary.unreadable);
+        if let Some(timeline) = summary.timeline {
             timelines.push(timeline);
-            kept.push(source.clone());
+            records.push(summary.records);
         }
     }
     let matching = match_communications(&timelines);
     let ordering = order(&timelines, &matching);
-    let (mut report, located) = verdict::assemble(&facts, &timelines, &matching, &ordering);
-    detail::fill(&mut report.findings, &located, &kept, &options.rules, options.map);
+    let (mut report, located) = verdict::assemble(&step, &timelines, &matching, &ordering, options.wanted);
+    detail::fill(&mut report.findings, &located, &records, &options.rules);
     report.first = report.findings.first().cloned();
     report
 }
@@ -176,7 +213,7 @@ fn select(step: &Step, options: &Options) -> Result<Vec<RankSource>> {
     Ok(chosen)
 }
 
-fn pool(path: &Path, ranks: usize, options: &Options) -> Result<rayon::ThreadPool> {
+fn pool(ranks: usize, options: &Options) -> Result<rayon::ThreadPool> {
     // A pool of its own: rayon's global one does not survive fork().
     // More threads than ranks have nothing to do.
     let wanted = options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
@@ -185,70 +222,5 @@ fn pool(path: &Path, ranks: usize, options: &Options) -> Result<rayon::ThreadPoo
         .stack_size(16 << 20)
         .thread_name(|i| format!("ovf-{i}"))
         .build()
-        .map_err(|e| Error::new(ErrorKind::Io(None), path, format!("cannot start threads: {e}")))
-}
-
-/// The map step for one rank.
-fn summarise(source: &RankSource, options: &Options, progress: &Progress) -> (Option<Timeline>, Option<Unreadable>) {
-    if progress.cancel.load(Atomic::Relaxed) {
-        return (None, None);
-    }
-    let bytes = match open(source, options) {
-        Ok(bytes) => bytes,
-        Err(problem) => return (None, Some(problem)),
-    };
-    let mut timeline =
-        timeline::build_until(&bytes, source.rank, &source.label, &options.rules, options.wanted, &progress.cancel);
-    progress.bytes.fetch_add(bytes.len() as u64, Atomic::Relaxed);
-    progress.ranks.fetch_add(1, Atomic::Relaxed);
-    if bytes.changed() {
-        timeline.notes.push(
-            "the file changed while it was read: the job is still writing; analyse again when it is done".to_owned(),
-        );
-    }
-    let problem = problem_of(source, &mut timeline);
-    // A file without a single op says nothing, not even what its rank took part in.
-    let says_something = timeline.ops > 0;
-    (says_something.then_some(timeline), problem)
-}
-
-fn open(source: &RankSource, options: &Options) -> std::result::Result<Bytes, Unreadable> {
-    Bytes::open(&source.dump, options.map).map_err(|error| {
-        let help = if error.kind == ErrorKind::NotFound {
-            "the rank's dump was not written: was PrecisionDebugger.stop() reached?"
-        } else {
-            "check the permissions, or leave the rank out with --ranks"
-        };
-        unreadable(source, None, error.message, help, 0)
-    })
-}
-
-/// What is wrong with a rank's file, taken out of its timeline.
-fn problem_of(source: &RankSource, timeline: &mut Timeline) -> Option<Unreadable> {
-    timeline.problem.take().map(|problem| {
-        let help = match timeline.completeness {
-            Completeness::Cut => "the job was stopped while msProbe wrote the file; the ops after the cut are lost",
-            Completeness::Empty => "nothing was recorded: was the step reached, and PrecisionDebugger.stop() called?",
-            _ => "dump the rank again, or leave it out with --ranks",
-        };
-        unreadable(source, problem.position, problem.message, help, timeline.ops)
-    })
-}
-
-fn unreadable(
-    source: &RankSource,
-    position: Option<Position>,
-    message: String,
-    help: &str,
-    ops_used: u32,
-) -> Unreadable {
-    Unreadable {
-        rank: source.rank,
-        path: source.dump.display().to_string(),
-        line: position.map(|p| p.line),
-        column: position.map(|p| p.column),
-        message,
-        help: Some(help.to_owned()),
-        ops_used,
-    }
+        .map_err(|e| Error::new(ErrorKind::Io(None), "".as_ref(), format!("cannot start threads: {e}")))
 }

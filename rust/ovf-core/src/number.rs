@@ -1,8 +1,8 @@
 //! A number that may be non-finite, in strict JSON: a number, or one of `"NaN"`, `"Infinity"`, `"-Infinity"`.
 //!
-//! For serde's `with`: both directions, so that what is stored comes back bit by bit.
+//! For what leaves as JSON (serde's `serialize_with`); what is stored keeps the number itself.
 
-use serde::{Deserialize, Deserializer, Serializer, de::Error};
+use serde::Serializer;
 
 /// The word for a non-finite number; `None` for finite ones.
 pub(crate) fn word(number: f64) -> Option<&'static str> {
@@ -33,19 +33,5 @@ pub(crate) fn serialize<S: Serializer>(value: &Option<f64>, serializer: S) -> Re
             Some(text) => serializer.serialize_str(text),
             None => serializer.serialize_f64(*n),
         },
-    }
-}
-
-pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Form {
-        Number(f64),
-        Word(String),
-    }
-    match Option::<Form>::deserialize(deserializer)? {
-        None => Ok(None),
-        Some(Form::Number(n)) => Ok(Some(n)),
-        Some(Form::Word(text)) => of_word(&text).map(Some).ok_or_else(|| D::Error::custom("expected a number")),
     }
 }

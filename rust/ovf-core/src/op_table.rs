@@ -21,11 +21,12 @@ use crate::report::Unreadable;
 use crate::rules::Rules;
 use crate::scan::scan_until;
 use crate::source::{Bytes, RankSource, Step};
+use crate::summary::{Summary, problem_of};
 use crate::survey::Seen;
 use crate::table::{Batch, Cell, ColumnField, ColumnKind, always, perhaps};
 use crate::timeline::Phase;
 use crate::walk::Walk;
-use crate::{Options, open, problem_of, select};
+use crate::{Options, select};
 
 /// Rows of a batch.
 const ROWS: usize = 8192;
@@ -179,8 +180,10 @@ impl Shared {
             // A reader that waits for a rank must not wait for ever: a panic is a rank that cannot be read.
             let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(read));
             let read = caught.unwrap_or_else(|_| {
-                let message = "an internal error stopped the reading".to_owned();
-                (Vec::new(), Some(crate::unreadable(source, None, message, "please report the file", 0)))
+                let message = "an internal error stopped the reading";
+                let path = source.dump.display().to_string();
+                let rank = Summary::absent(source.rank, &source.label, &path, message, "please report the file");
+                (Vec::new(), rank.unreadable)
             });
             self.lock().waiting.insert(at, read);
             self.changed.notify_all();
@@ -211,12 +214,12 @@ impl Shared {
 }
 
 fn read_rank(source: &RankSource, step: &Step, options: &Options, cancel: &AtomicBool) -> Read {
-    let bytes = match open(source, options) {
+    let bytes = match Bytes::open(&source.dump, options.map) {
         Ok(bytes) => bytes,
-        Err(problem) => return (Vec::new(), Some(problem)),
+        Err(error) => return (Vec::new(), Summary::not_opened(source, &error).unreadable),
     };
     let (batches, mut timeline) = rows(&bytes, source, step, &options.rules, cancel);
-    (batches, problem_of(source, &mut timeline))
+    (batches, problem_of(&mut timeline, &source.dump.display().to_string()))
 }
 
 fn rows(

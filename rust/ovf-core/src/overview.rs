@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::report::{Certainty, FindingKind, ReadingReport, Report, Verdict};
 use crate::source::{RankSource, Step};
 use crate::survey::Wanted;
-use crate::{Options, Progress, Rank, pool, reduce, select};
+use crate::{Options, Progress, Rank, answer, pool, select};
 
 /// The first overflow of a step in short.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -99,8 +99,7 @@ pub fn overview(steps: &[Step], options: &Options, progress: &Progress) -> Resul
     for (_, sources) in &chosen {
         progress.expect(sources);
     }
-    let Some((first, _)) = chosen.first() else { return Ok(Vec::new()) };
-    let pool = pool(&first.path, ranks, &options)?;
+    let pool = pool(ranks, &options)?;
     let together = pool.current_num_threads();
     let mut summaries = Vec::new();
     for window in chosen.chunks(together) {
@@ -108,7 +107,7 @@ pub fn overview(steps: &[Step], options: &Options, progress: &Progress) -> Resul
             break;
         }
         let summarise =
-            |(step, sources): &(&Step, Vec<RankSource>)| StepSummary::of(&reduce(step, sources, &options, progress));
+            |(step, sources): &(&Step, Vec<RankSource>)| StepSummary::of(&answer(step, sources, &options, progress));
         summaries.extend(pool.install(|| window.par_iter().map(summarise).collect::<Vec<_>>()));
     }
     Ok(summaries)

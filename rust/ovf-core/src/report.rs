@@ -80,16 +80,16 @@ pub struct ValueReport {
     /// Sizes by dimension.
     pub shape: Vec<i64>,
     /// Largest element.
-    #[serde(with = "crate::number")]
+    #[serde(serialize_with = "crate::number::serialize")]
     pub max: Option<f64>,
     /// Smallest element.
-    #[serde(with = "crate::number")]
+    #[serde(serialize_with = "crate::number::serialize")]
     pub min: Option<f64>,
     /// Mean, as dumped; may overflow by itself.
-    #[serde(with = "crate::number")]
+    #[serde(serialize_with = "crate::number::serialize")]
     pub mean: Option<f64>,
     /// L2 norm, as dumped; may overflow by itself.
-    #[serde(with = "crate::number")]
+    #[serde(serialize_with = "crate::number::serialize")]
     pub norm: Option<f64>,
     /// `finite`, `-inf`, `+inf`, `nan` or `unknown`.
     pub class: String,
@@ -251,7 +251,7 @@ pub struct Note {
 }
 
 /// A dump that could not be read, or not to its end.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unreadable {
     /// Global rank.
     pub rank: Rank,
@@ -352,7 +352,7 @@ pub struct LevelReport {
     /// Why: `made`, `carried`, `ended`, `norm_jump`.
     pub scene: String,
     /// Largest output norm over largest input norm; null where not recorded.
-    #[serde(with = "crate::number")]
+    #[serde(serialize_with = "crate::number::serialize")]
     pub norm_ratio: Option<f64>,
 }
 
@@ -371,7 +371,7 @@ pub struct LevelsReport {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ReadingReport {
     /// Loss: mean over micro batches and ranks. Gradient norm: the largest over ranks.
-    #[serde(with = "crate::number")]
+    #[serde(serialize_with = "crate::number::serialize")]
     pub value: Option<f64>,
     /// Numbers it was made of.
     pub count: u64,

@@ -106,7 +106,6 @@ pub struct Mark {
     /// What it gave out.
     pub bad_out: Option<(String, Vec<i64>)>,
     /// Slot of an input and the op that made it, where the statistics tell; of the first roots only.
-    #[serde(default)]
     pub makers: Vec<(String, String)>,
     /// Where the record stands in the file: offset and length.
     pub record: (u64, u64),
@@ -295,16 +294,12 @@ pub struct Timeline {
     /// stage's outside values are compared with.
     pub bad_shapes: Vec<(String, Vec<i64>)>,
     /// Near misses, the nearest first; empty unless asked for.
-    #[serde(default)]
     pub near: Vec<NearMiss>,
     /// msProbe's levels; absent unless asked for.
-    #[serde(default)]
     pub levels: Option<Levels>,
     /// Losses and gradient norm; absent unless asked for.
-    #[serde(default)]
     pub trend: Option<Trend>,
     /// The rank's execution drawn small; absent unless asked for.
-    #[serde(default)]
     pub strip: Option<String>,
 }
 
@@ -314,7 +309,6 @@ pub struct Reading {
     /// The op that gave it out; absent when it is computed from several.
     pub at: Option<OpRef>,
     /// The number.
-    #[serde(with = "crate::number")]
     pub value: Option<f64>,
 }
 

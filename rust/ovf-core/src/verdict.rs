@@ -32,15 +32,17 @@ const OPS_IN_NOTE: usize = 8;
 
 /// What is known of the step besides its ranks.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct StepFacts {
-    pub(crate) number: Option<u64>,
-    pub(crate) label: String,
-    pub(crate) notes: Vec<String>,
-    pub(crate) unreadable: Vec<Unreadable>,
+pub struct StepFacts {
+    /// Its number; `None` where its path names none.
+    pub number: Option<u64>,
+    /// Its folder below the dump root.
+    pub label: String,
+    /// Remarks about its folder.
+    pub notes: Vec<String>,
+    /// Dumps that could not be read, or not to their end, besides those that the summaries tell of.
+    pub unreadable: Vec<Unreadable>,
     /// The user chose the ranks: those left out are no missing evidence.
-    pub(crate) chosen: bool,
-    /// What else is wanted.
-    pub(crate) wanted: Wanted,
+    pub chosen: bool,
 }
 
 /// A finding with where its details stand.
@@ -69,6 +71,7 @@ pub(crate) fn assemble(
     timelines: &[Timeline],
     matching: &Matching,
     ordering: &Ordering,
+    wanted: Wanted,
 ) -> (Report, Vec<Located>) {
     let mut a = Assembler {
         timelines,
@@ -84,7 +87,7 @@ pub(crate) fn assemble(
     a.classify();
     a.layers();
     let ranked = a.ranked();
-    a.report(step, &ranked)
+    a.report(step, &ranked, wanted)
 }
 
 impl Assembler<'_> {
@@ -476,8 +479,7 @@ impl Assembler<'_> {
         merged
     }
 
-    fn report(&self, step: &StepFacts, ranked: &[usize]) -> (Report, Vec<Located>) {
-        let wanted = step.wanted;
+    fn report(&self, step: &StepFacts, ranked: &[usize], wanted: Wanted) -> (Report, Vec<Located>) {
         let merged = self.merge_shared(ranked);
         let first = ranked.first().copied().unwrap_or(usize::MAX);
         let mut findings = Vec::new();

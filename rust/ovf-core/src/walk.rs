@@ -25,7 +25,7 @@ use crate::communication::GroupKey;
 use crate::error::Position;
 use crate::graph::{Graph, Node, Role};
 use crate::op::{Argument, Direction, Field, Kinds, Op, OpName, Rank, TensorStat, Value};
-use crate::parse::{Part, parse_op};
+use crate::parse::{Numbers, Parser, Part};
 use crate::provenance;
 use crate::provenance::{Link, Meaning, NodeId, Values};
 use crate::rules::{CommunicationRow, Is, OperatorRules, Rules};
@@ -77,6 +77,7 @@ pub(crate) struct Walk<'a> {
     /// No record has an output.
     inputs_only: bool,
     rank: Rank,
+    parser: Parser,
     operators: FxHashMap<u64, Rc<OperatorRules<'a>>>,
     communications: FxHashMap<u64, Option<&'a CommunicationRow>>,
     values: Values,
@@ -176,6 +177,7 @@ impl<'a> Walk<'a> {
             modules_only,
             inputs_only,
             rank,
+            parser: Parser::new(Numbers::OfNonFinite),
             operators: FxHashMap::default(),
             communications: FxHashMap::default(),
             values: Values::default(),
@@ -242,11 +244,12 @@ impl<'a> Walk<'a> {
 
     /// Parses every op in file order and hands it to `look`.
     pub(crate) fn each(&mut self, look: &mut dyn FnMut(&Seen<'_, 'a>)) {
+        let mut parser = Parser::new(Numbers::All);
         for i in 0..self.index.entries.len() as u32 {
             let raw = self.name(i);
             let name = OpName::parse(&raw);
             let part = Part::All { recorded: recorded(&name) };
-            let op = parse_op(self.index.entries[i as usize].body(self.bytes), part).ok();
+            let op = parser.op(self.index.entries[i as usize].body(self.bytes), part).ok();
             let operator = self.rules_of(&name);
             let state = self.states[i as usize];
             look(&Seen { i, raw: &raw, name, op: op.as_ref(), state, operator: &operator });
@@ -275,7 +278,7 @@ impl<'a> Walk<'a> {
             let recorded = matches!(name.direction, Direction::ParametersGrad | Direction::Debug);
             // What a finite communication gave back is not needed: its inputs say who takes part.
             let part = if communicates && !entry.non_finite { Part::Inputs } else { Part::All { recorded } };
-            match parse_op(entry.body(self.bytes), part) {
+            match self.parser.op(entry.body(self.bytes), part) {
                 Ok(op) if communicates => self.communicate(i as u32, &name, &op),
                 Ok(op) => self.compute(i as u32, &name, &op),
                 Err(stop) => self.malformed(i as u32, &raw, stop),
@@ -298,12 +301,12 @@ impl<'a> Walk<'a> {
 
     /// Whether a value has statistics, and if none has, whether a register was read: xor and structure dumps hold
     /// neither. Most dumps show it in their first record.
-    fn what_can_be_judged(&self) -> (bool, bool) {
+    fn what_can_be_judged(&mut self) -> (bool, bool) {
         let mut registers = false;
         for (i, entry) in self.index.entries.iter().enumerate() {
             let direction = OpName::parse(&self.name(i as u32)).direction;
             let recorded = matches!(direction, Direction::ParametersGrad | Direction::Debug);
-            let Ok(op) = parse_op(entry.body(self.bytes), Part::All { recorded }) else {
+            let Ok(op) = self.parser.op(entry.body(self.bytes), Part::All { recorded }) else {
                 continue;
             };
             if op_has_values(&op) {
