@@ -44,7 +44,7 @@ def rows_of(table, form="csv"):
     text = b"".join(table.text(form)).decode()
     if form == "csv":
         return list(csv.DictReader(io.StringIO(text, newline="")))
-    return [json.loads(line, parse_constant=lambda c: pytest.fail(c)) for line in text.split("\n") if line]
+    return [json.loads(line, parse_constant=pytest.fail) for line in text.split("\n") if line]
 
 
 # --- the rows ---------------------------------------------------------------------------------------------------------

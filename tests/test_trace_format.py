@@ -5,6 +5,7 @@ The format: "Trace Event Format" (Chromium), JSON object form. Perfetto's import
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import defaultdict
 from pathlib import Path
@@ -104,7 +105,7 @@ def test_runs_cover_every_op_once():
         assert sum(e["args"]["ops"] for e in runs) == rank.ops
         assert [e["args"]["first_exec_order"] for e in runs] == sorted(e["args"]["first_exec_order"] for e in runs)
         times = [(e["ts"], e["ts"] + e["dur"]) for e in runs]
-        assert all(a[1] <= b[0] for a, b in zip(times, times[1:], strict=False))
+        assert all(a[1] <= b[0] for a, b in itertools.pairwise(times))
 
 
 def test_arrows_follow_the_spread():

@@ -142,6 +142,7 @@ def reduce(
         ranks: Only these ranks.
         rules: As there.
         threads: Threads; all processors by default.
+        wants: As for `analyze`.
 
     Raises:
         DumpFormatError: Bytes that are no summary, of another version, damaged, or made under other rules.

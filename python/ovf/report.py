@@ -469,7 +469,7 @@ class Report:
 
     @property
     def levels(self) -> Levels | None:
-        """msProbe's levels; `None` unless asked for (`also=["levels"]`)."""
+        """Levels as msProbe has them; `None` unless asked for (`also=["levels"]`)."""
         found = self._data.get("levels")
         return None if found is None else Levels.from_json(found)
 

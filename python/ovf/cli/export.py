@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import ovf
@@ -20,6 +19,8 @@ from ovf.cli.options import (
 from ovf.cli.screen import USAGE, complain
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ovf._core import Table
 
 _FORMS = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
