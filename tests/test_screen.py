@@ -89,6 +89,21 @@ def test_hostile_names_on_the_screen(tmp_path):
     assert "[bold]" in text
 
 
+def test_many_unreadable_ranks_are_folded(tmp_path):
+    step = write_step(tmp_path / "step0", {r: {"Torch.a.0.forward": op([], [t(1.0, 0.0)])} for r in range(40)})
+    for rank in range(3, 30):
+        (step / f"rank{rank}" / "dump.json").write_text("{")
+    report = ovf.find_first_overflow(step)
+
+    def lines(*, verbose):
+        buffer = io.StringIO()
+        render(report, Console(file=buffer, width=120), seconds=0.0, top=1, verbose=verbose)
+        return [x for x in buffer.getvalue().splitlines() if x.startswith("UNREADABLE") or "more, ranks" in x]
+
+    assert lines(verbose=False)[8:] == ["  (+19 more, ranks 11-29, -v)"]
+    assert len(lines(verbose=True)) == 27
+
+
 # --- hints by kind of fault: every hint stands where its fault is, and nowhere else ------------------------------------
 
 X, ZERO, NEG = t(3.0, 0.5, FULL), t(0.0, 0.0, FULL), t(-0.5, -3.0, FULL)

@@ -72,7 +72,7 @@ def test_check_links_the_first_bad_step_to_the_last_good_one(root):
     assert data["steps"][2]["first"] == {"rank": 1, "op_name": "Torch.matmul.0.forward", "exec_order": 0}
     done = run("check", root)
     assert done.returncode == 1
-    assert "last good step step1: loss 4 -> nan, gradient norm 3 -> nan in step2" in done.stdout
+    assert "last good step1: loss 4 -> nan, gradient norm 3 -> nan in step2" in done.stdout
     assert "(1 later step not looked at: ovf steps)" in done.stdout
 
 

@@ -11,8 +11,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import ovf
+from ovf.testing import strategies
+from ovf.testing import write_step as write_simulated
 from small import INF, NAN, loss_chain, op, scalar, t, write_rank, write_step
 from test_cli import run
 
@@ -305,3 +309,40 @@ def test_export_of_a_cut_dump_is_written_and_exits_2(tmp_path):
     assert "the file ends early" in done.stderr
     assert len((tmp_path / "x.csv").read_text().splitlines()) == 2 * len(loss_chain())
     assert run("export", step, "-o", tmp_path / "y.csv", "--allow-incomplete-ranks").returncode == 0
+
+
+# --- any bytes --------------------------------------------------------------------------------------------------------
+
+
+@given(step=strategies.steps(damaged=True))
+def test_any_generated_step_has_a_row_an_op(step, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("dump")
+    write_simulated(folder, step)
+    try:
+        ovf.steps(folder)
+    except ovf.DumpFormatError:
+        return  # every rank was left out
+    report = ovf.find_first_overflow(folder, also=["near", "levels", "strip"])
+    rows = rows_of(ovf.op_table(folder), "jsonl")
+    assert len(rows) == report.total_ops
+    assert [r["op_name"] for r in rows] == [r["op_name"] for r in rows_of(ovf.op_table(folder))]
+    for rank in report.ranks:
+        states = [r["state"] for r in rows if r["rank"] == rank.rank]
+        assert len(rank.strip) == min(len(states), 256)
+        if len(states) <= 256:
+            letters = {"ignored": "g", "unknown": "u", "clean": "."}
+            assert rank.strip == "".join(letters.get(s, s[0]) for s in states)
+
+
+@given(data=st.data())
+def test_any_bytes_are_read_as_far_as_they_go(data, tmp_path_factory):
+    whole = (DATA / "receive_buffer_read_too_early" / "step0" / "rank0" / "dump.json").read_bytes()
+    at = data.draw(st.integers(0, len(whole)))
+    changed = whole[:at] + data.draw(st.binary(max_size=8)) + whole[at + data.draw(st.integers(0, 8)) :]
+    rank = tmp_path_factory.mktemp("dump") / "step0" / "rank0"
+    rank.mkdir(parents=True)
+    (rank / "dump.json").write_bytes(changed)
+    rows = rows_of(ovf.op_table(rank), "jsonl")
+    report = ovf.find_first_overflow(rank, also=["near", "levels", "strip"])
+    assert len(rows) == report.total_ops
+    assert len(ovf.steps(rank)) == 1

@@ -126,7 +126,7 @@ def _link(rows: Sequence[Mapping[str, Any]], indent: str = "") -> Iterator[Text]
     bad = next((r for r in rows if r["verdict"] == "overflow"), None)
     if good is None or bad is None:
         return
-    line = Text(f"{indent}last good step {printable(good['step_label'])}")
+    line = Text(f"{indent}last good {printable(good['step_label'])}")
     changes = [
         f"{name} {_reading(good[key])} -> {_reading(bad[key])}"
         for name, key in (("loss", "loss"), ("gradient norm", "gradient_norm"))

@@ -32,6 +32,7 @@ _DTYPE_MAX = {
 _NEAR_LIMIT = 0.5
 _FRAMES = 3
 _NOTE_OPS = 3
+_PROBLEMS = 8
 _KINDS = {
     "compute": "computed here",
     "communication": "made by the communication",
@@ -81,7 +82,7 @@ def _screen(report: Report, console: Console, *, seconds: float, top: int, verbo
     yield from report_steps(report)
     yield from near(report, verbose=verbose)
     yield from levels(report, verbose=verbose)
-    yield from _unreadable(report)
+    yield from _unreadable(report, verbose=verbose)
     yield from _notes(report, verbose=verbose)
     if report.exit_code == 2 and report.verdict != "no_evidence":  # noqa: PLR2004 - the documented status
         yield Text("exit 2: the evidence is incomplete; --allow-incomplete-ranks accepts that", style="yellow")
@@ -233,13 +234,18 @@ def _also(report: Report, top: int) -> Iterator[Text]:
         yield line
 
 
-def _unreadable(report: Report) -> Iterator[Text]:
-    for problem in report.unreadable:
+def _unreadable(report: Report, *, verbose: bool) -> Iterator[Text]:
+    problems = report.unreadable
+    shown = problems if verbose or len(problems) <= _PROBLEMS else problems[:_PROBLEMS]
+    for problem in shown:
         line = Text("UNREADABLE  ", style="bold yellow")
         line.append(f"rank {problem.rank}  {printable(str(problem))}")
         yield line
         if problem.help:
             yield Text(f"  help: {problem.help}", style="dim")
+    rest = problems[len(shown) :]
+    if rest:
+        yield Text(f"  (+{len(rest)} more, {ranks_text([p.rank for p in rest])}, -v)", style="dim")
 
 
 def _notes(report: Report, *, verbose: bool) -> Iterator[Text]:
