@@ -142,7 +142,7 @@ def _value(value: Value, before: str = "") -> Text:
         return line
     line.append(f"max {number(value.max):<10} min {number(value.min)}", style="red" if bad else "default")
     if value.made_by is not None:
-        line.append(f"   made by {printable(value.made_by)}", style="dim")
+        line.append(f"{'':<{max(0, 10 - len(number(value.min)))}} made by {printable(value.made_by)}", style="dim")
     limit = _DTYPE_MAX.get(value.dtype)
     if limit and not bad and value.max is not None and value.min is not None:
         share = max(abs(value.max), abs(value.min)) / limit
