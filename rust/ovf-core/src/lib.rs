@@ -18,6 +18,9 @@
 //!
 //! What "first overflow" means, rule by rule, stands in `docs/semantics.md`.
 
+mod atlas;
+mod axis;
+mod chart;
 mod classify;
 mod collective;
 mod communication;
@@ -44,6 +47,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering as Atomic};
 
 use rayon::prelude::*;
 
+pub use atlas::{Atlas, NameList, RankRow, Root, SpotView};
+pub use chart::{Chart, Look, Spot, Stem};
 pub use classify::OpState;
 pub use collective::{Match, MatchState, Matching, Member, match_communications};
 pub use communication::{Communication, GroupKey};
@@ -72,11 +77,13 @@ pub struct Options {
     pub threads: Option<usize>,
     /// Whether large files may be mapped.
     pub map: bool,
+    /// Whether to keep the name and state of every op, for drawing ([`Report::atlas`]).
+    pub chart: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { rules: Rules::built_in(), ranks: None, threads: None, map: true }
+        Self { rules: Rules::built_in(), ranks: None, threads: None, map: true, chart: false }
     }
 }
 
@@ -127,6 +134,7 @@ pub fn analyze(step: &Step, options: &Options, progress: &Progress) -> Result<Re
         let (mut report, located) = verdict::assemble(&facts, &timelines, &matching, &ordering);
         detail::fill(&mut report.findings, &located, &kept, &options.rules, options.map);
         report.first = report.findings.first().cloned();
+        report.atlas = options.chart.then(|| atlas::draw(&timelines, &matching));
         Ok(report)
     })
 }
@@ -173,7 +181,8 @@ fn summarise(source: &RankSource, options: &Options, progress: &Progress) -> (Op
             return (None, Some(unreadable(source, None, error.message, help, 0)));
         }
     };
-    let mut timeline = timeline::build_until(&bytes, source.rank, &source.label, &options.rules, &progress.cancel);
+    let mut timeline =
+        timeline::build_until(&bytes, source.rank, &source.label, &options.rules, options.chart, &progress.cancel);
     progress.bytes.fetch_add(bytes.len() as u64, Atomic::Relaxed);
     progress.ranks.fetch_add(1, Atomic::Relaxed);
     if bytes.changed() {

@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, Serialize, Serializer};
 
+use crate::atlas::Atlas;
 use crate::collective::MatchState;
 use crate::context::Frame;
 use crate::op::Rank;
@@ -371,4 +372,7 @@ pub struct Report {
     pub total_ops: u64,
     /// Bytes of all dumps.
     pub total_bytes: u64,
+    /// Every op of every rank, where it was asked for; not part of this JSON.
+    #[serde(skip)]
+    pub atlas: Option<Atlas>,
 }

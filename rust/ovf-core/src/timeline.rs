@@ -8,9 +8,11 @@ use std::sync::atomic::AtomicBool;
 
 use serde::{Deserialize, Serialize};
 
+use crate::chart::{Chart, Draft};
 use crate::classify::OpState;
 use crate::communication::{Communication, GroupKey};
 use crate::error::Position;
+pub use crate::op::Phase;
 use crate::op::{Kinds, Rank};
 use crate::rules::Rules;
 use crate::scan::scan_until;
@@ -23,18 +25,6 @@ pub struct OpRef {
     pub op: u32,
     /// Key in `data`.
     pub name: String,
-}
-
-/// Part of the step an op belongs to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Phase {
-    /// Forward calls, recomputed ones too.
-    Forward,
-    /// Gradients.
-    Backward,
-    /// After the last backward.
-    Optimizer,
 }
 
 /// Why a root is one.
@@ -279,6 +269,9 @@ pub struct Timeline {
     /// dtype and shape of the bad values that modules gave out, where no communication is dumped: what another
     /// stage's outside values are compared with.
     pub bad_shapes: Vec<(String, Vec<i64>)>,
+    /// Name and state of every op, where it was asked for.
+    #[serde(default)]
+    pub chart: Option<Chart>,
 }
 
 /// Version of [`Timeline`]'s shape.
@@ -287,13 +280,21 @@ pub(crate) const TIMELINE_VERSION: u32 = 1;
 /// Builds the timeline of one rank. Never fails: what cannot be read is a remark in it.
 #[must_use]
 pub fn build(bytes: &[u8], rank: Rank, label: &str, rules: &Rules) -> Timeline {
-    build_until(bytes, rank, label, rules, &AtomicBool::new(false))
+    build_until(bytes, rank, label, rules, false, &AtomicBool::new(false))
 }
 
 /// Builds the timeline of one rank; soon after `cancel` is set it stops, and the result must be thrown away.
-pub(crate) fn build_until(bytes: &[u8], rank: Rank, label: &str, rules: &Rules, cancel: &AtomicBool) -> Timeline {
+/// With `chart`, the name and state of every op is kept too.
+pub(crate) fn build_until(
+    bytes: &[u8],
+    rank: Rank,
+    label: &str,
+    rules: &Rules,
+    chart: bool,
+    cancel: &AtomicBool,
+) -> Timeline {
     let index = scan_until(bytes, cancel);
-    let mut walk = Walk::new(bytes, &index, rules, rank);
+    let mut walk = Walk::new(bytes, &index, rules, rank, chart.then(Draft::default));
     walk.over_ops(cancel);
     walk.finish(rank, label)
 }

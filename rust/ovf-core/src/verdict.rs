@@ -533,6 +533,7 @@ impl Assembler<'_> {
             total_communications: self.timelines.iter().map(|t| t.events.len() as u64).sum(),
             total_ops: self.timelines.iter().map(|t| u64::from(t.ops)).sum(),
             total_bytes: self.timelines.iter().map(|t| t.bytes).sum(),
+            atlas: None,
         };
         (report, located)
     }

@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustc_hash::FxHashMap;
 
+use crate::chart::{Draft, Look};
 use crate::classify::{Evidence, Judgement, OpState, judge};
 use crate::communication::GroupKey;
 use crate::error::Position;
@@ -102,6 +103,8 @@ pub(crate) struct Walk<'a> {
     one_sided: Vec<NodeId>,
     containers: Vec<NodeId>,
     intended_terminal: Vec<NodeId>,
+    /// Where it was asked for.
+    chart: Option<Draft>,
 }
 
 #[derive(Default, Clone)]
@@ -135,7 +138,7 @@ fn shape_of(t: &TensorStat) -> (String, Vec<i64>) {
 }
 
 impl<'a> Walk<'a> {
-    pub(crate) fn new(bytes: &'a [u8], index: &'a Index, rules: &'a Rules, rank: Rank) -> Self {
+    pub(crate) fn new(bytes: &'a [u8], index: &'a Index, rules: &'a Rules, rank: Rank, chart: Option<Draft>) -> Self {
         let classes: Vec<Class> = index.entries.iter().map(|e| class_of(e.name(bytes))).collect();
         let is_gradient = |c: &Class| *c != Class::Forward;
         let first_backward = classes.iter().position(is_gradient).map(|i| i as u32);
@@ -196,6 +199,7 @@ impl<'a> Walk<'a> {
             one_sided: Vec::new(),
             containers: Vec::new(),
             intended_terminal: Vec::new(),
+            chart,
         }
     }
 
@@ -251,6 +255,14 @@ impl<'a> Walk<'a> {
         }
     }
 
+    /// Counts the state of an op.
+    fn note(&mut self, op: u32, state: OpState, look: impl FnOnce() -> Look) {
+        self.counts.add(state);
+        if let Some(chart) = &mut self.chart {
+            chart.note(op, state, look);
+        }
+    }
+
     fn malformed(&mut self, op: u32, name: &str, stop: Stop) {
         let body = self.index.entries[op as usize].body_at();
         let (offset, expected) = match stop {
@@ -258,7 +270,7 @@ impl<'a> Walk<'a> {
             Stop::Unexpected { at, expected } => (at, expected),
         };
         let at = Position::find(self.bytes, body + offset);
-        self.counts.add(OpState::Unknown);
+        self.note(op, OpState::Unknown, Look::default);
         if self.notes.len() < HEALED_KEPT {
             self.notes.push(format!("{}:{}: expected {expected} in {name}; the op is left out", at.line, at.column));
         }
@@ -330,7 +342,7 @@ impl<'a> Walk<'a> {
             } else {
                 OpState::Clean
             };
-            self.counts.add(state);
+            self.note(i, state, Look::default);
             return;
         }
         self.compute_bad(i, name, op, rules, evidence, &bad_inputs, &bad_outputs);
@@ -477,7 +489,7 @@ impl<'a> Walk<'a> {
             Inside::Clean { has_children: true } => self.containers.push(id),
             Inside::Clean { .. } | Inside::Mask => {}
         }
-        self.counts.add(state_of(judgement));
+        self.note(i, state_of(judgement), || Look::of(op, recorded(name)));
         if judgement == Judgement::Intended && masks.is_empty() {
             self.masks += 1;
         }

@@ -31,12 +31,18 @@ mod _core {
     }
 }
 
-fn options(ranks: Option<Vec<Rank>>, rules: Option<PathBuf>, threads: Option<usize>, map: bool) -> PyResult<Options> {
+fn options(
+    ranks: Option<Vec<Rank>>,
+    rules: Option<PathBuf>,
+    threads: Option<usize>,
+    map: bool,
+    chart: bool,
+) -> PyResult<Options> {
     let rules = match rules {
         Some(path) => Rules::with_file(&path).map_err(error::to_python)?,
         None => Rules::built_in(),
     };
-    Ok(Options { rules, ranks, threads, map })
+    Ok(Options { rules, ranks, threads, map, chart })
 }
 
 fn steps(path: &Path) -> PyResult<Vec<Step>> {
@@ -79,9 +85,10 @@ fn discover(path: PathBuf) -> PyResult<Vec<StepRow>> {
         .collect())
 }
 
-/// Analyses the step at `index` of `discover(path)`: the report as JSON, and the records of its findings.
+/// Analyses the step at `index` of `discover(path)`: the report as JSON, the records of its
+/// findings, and with `chart` every op of every rank as JSON.
 #[pyfunction]
-#[pyo3(signature = (path, index, *, ranks=None, rules=None, threads=None, map=true, progress=None))]
+#[pyo3(signature = (path, index, *, ranks=None, rules=None, threads=None, map=true, chart=false, progress=None))]
 #[allow(clippy::too_many_arguments)] // keyword arguments of one Python function
 fn analyze(
     py: Python<'_>,
@@ -91,9 +98,10 @@ fn analyze(
     rules: Option<PathBuf>,
     threads: Option<usize>,
     map: bool,
+    chart: bool,
     progress: Option<Py<progress::Progress>>,
-) -> PyResult<(String, Vec<String>)> {
-    let options = options(ranks, rules, threads, map)?;
+) -> PyResult<(String, Vec<String>, Option<String>)> {
+    let options = options(ranks, rules, threads, map, chart)?;
     let all = steps(&path)?;
     let step = all.get(index).ok_or_else(|| pyo3::exceptions::PyIndexError::new_err("no such step"))?;
     let counters = progress.as_ref().map_or_else(Default::default, |p| p.get().counters());
@@ -101,8 +109,10 @@ fn analyze(
     let report = interruptible(py, stop, || ovf_core::analyze(step, &options, &counters))?;
     let report = report.map_err(error::to_python)?;
     let records = report.findings.iter().map(|f| f.record.clone()).collect();
-    let text = serde_json::to_string(&report).map_err(|e| OvfError::new_err(e.to_string()))?;
-    Ok((text, records))
+    let json_error = |e: serde_json::Error| OvfError::new_err(e.to_string());
+    let atlas = report.atlas.as_ref().map(serde_json::to_string).transpose().map_err(json_error)?;
+    let text = serde_json::to_string(&report).map_err(json_error)?;
+    Ok((text, records, atlas))
 }
 
 /// Traces one rank of the step at `index`: the trace as JSON, and the outputs of its candidates as JSON text.
@@ -115,7 +125,7 @@ fn trace(
     rank: Rank,
     rules: Option<PathBuf>,
 ) -> PyResult<(String, Vec<String>)> {
-    let options = options(None, rules, None, true)?;
+    let options = options(None, rules, None, true, false)?;
     let all = steps(&path)?;
     let step = all.get(index).ok_or_else(|| pyo3::exceptions::PyIndexError::new_err("no such step"))?;
     let source =
@@ -132,7 +142,7 @@ fn trace(
 #[pyfunction]
 #[pyo3(signature = (rules=None))]
 fn effective_rules(rules: Option<PathBuf>) -> PyResult<String> {
-    Ok(options(None, rules, None, true)?.rules.to_json())
+    Ok(options(None, rules, None, true, false)?.rules.to_json())
 }
 
 use error::OvfError;

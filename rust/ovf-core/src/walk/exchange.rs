@@ -1,6 +1,7 @@
 //! The two sides of a communication record: what the rank gave, what it got.
 
 use super::{CONDITIONS_KEPT, Shapes, Walk, op_has_values, shape_of};
+use crate::chart::Look;
 use crate::classify::OpState;
 use crate::communication::{Communication, Exchange, exchanges};
 use crate::graph::{Node, Role};
@@ -26,7 +27,7 @@ impl<'a> Walk<'a> {
                 state = got;
             }
         }
-        self.counts.add(state);
+        self.note(i, state, || Look::of(op, false));
     }
 
     fn exchange(&mut self, i: u32, exchange: Exchange) -> OpState {

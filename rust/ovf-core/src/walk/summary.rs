@@ -76,6 +76,11 @@ impl Walk<'_> {
         if self.index.duplicates > 0 {
             self.notes.push(format!("{} op names stand twice; the last record of each counts", self.index.duplicates));
         }
+        let chart = self.chart.take().map(|draft| {
+            let mut chart = draft.finish(total, self.has_statistics);
+            chart.take_names((0..total).map(|op| (self.name(op), self.phase(op))));
+            chart
+        });
         Timeline {
             version: TIMELINE_VERSION,
             rank,
@@ -101,6 +106,7 @@ impl Walk<'_> {
             masks: self.masks,
             terminals,
             bad_shapes,
+            chart,
         }
     }
 
