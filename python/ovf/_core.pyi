@@ -63,9 +63,14 @@ def analyze(
     rules: str | os.PathLike[str] | None = None,
     threads: int | None = None,
     map: bool = True,
+    chart: bool = False,
     progress: Progress | None = None,
-) -> tuple[str, list[str]]:
-    """Analyse one step of `discover(path)`: the report as JSON, and the records of its findings."""
+) -> tuple[str, list[str], str | None]:
+    """Analyse one step of `discover(path)`.
+
+    Returns the report as JSON, the records of its findings, and with `chart` every op of every rank as JSON (the
+    atlas of docs/report.md).
+    """
 
 def trace(
     path: str | os.PathLike[str],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
 import threading
 from pathlib import Path
@@ -33,6 +35,7 @@ def find_first_overflow(
     rules: StrPath | None = None,
     threads: int | None = None,
     allow_incomplete_ranks: bool = False,
+    chart: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
     """Name the first overflow of a dump.
@@ -45,6 +48,8 @@ def find_first_overflow(
         rules: A JSON file of operator rules laid over the built-in ones (`ovf rules` prints the shape).
         threads: Threads; all processors by default.
         allow_incomplete_ranks: Whether `Report.exit_code` accepts missing, cut and unreadable ranks.
+        chart: Whether to keep the name and state of every op, which `Report.atlas` and `Report.to_html` draw from;
+            without it they read the dump again.
         progress: Called about ten times a second with (bytes read, bytes in all), from another thread.
 
     Returns:
@@ -63,9 +68,10 @@ def find_first_overflow(
     wanted = sorted(set(ranks)) if ranks is not None else None
     counters = _core.Progress()
     seen: list[dict[str, Any]] = []
+    how = {"ranks": wanted, "rules": rules, "threads": threads}
     with _Ticker(counters, progress):
         for index in chosen:
-            text, records = _core.analyze(path, index, ranks=wanted, rules=rules, threads=threads, progress=counters)
+            text, records, atlas = _core.analyze(path, index, **how, chart=chart, progress=counters)
             data = json.loads(text)
             seen.append({"step": data["step"], "step_label": data["step_label"], "verdict": data["verdict"]})
             if data["verdict"] == "overflow":
@@ -73,7 +79,22 @@ def find_first_overflow(
     if data["verdict"] == "no_evidence" and any(s["verdict"] == "clean" for s in seen):
         data["verdict"], data["incomplete"] = "clean", True
     data["steps"] = seen
-    return Report(data, records, source=Path(path), allow_incomplete_ranks=allow_incomplete_ranks)
+    return Report(
+        data,
+        records,
+        source=Path(path),
+        allow_incomplete_ranks=allow_incomplete_ranks,
+        atlas=atlas or functools.partial(_atlas, path, index, how, hashlib.sha256(text.encode()).digest()),
+    )
+
+
+def _atlas(path: StrPath, index: int, how: dict[str, Any], digest: bytes) -> str:
+    """The atlas of a step that was analysed without it."""
+    text, _, atlas = _core.analyze(path, index, **how, chart=True)
+    if hashlib.sha256(text.encode()).digest() != digest:
+        msg = f"{path}: the dump has changed since it was analysed; analyse it again"
+        raise ValueError(msg)
+    return atlas or ""
 
 
 def cross_rank(path: StrPath, *, step: int | str | None = None, rules: StrPath | None = None) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 Verdict = Literal["overflow", "clean", "no_evidence"]
 Kind = Literal["compute", "communication", "parameter", "input", "corruption", "missing_rank"]
@@ -186,12 +186,22 @@ class PathStep:
 
 @dataclass(frozen=True)
 class Hop:
-    """A communication that brought the overflow to ranks that did not have it."""
+    """A communication that brought the overflow to ranks that did not have it.
+
+    Attributes:
+        api: API name.
+        from_rank: Rank that gave it.
+        op_name, exec_order: Op of the giver.
+        to: Ranks that got it for the first time.
+        arrivals: `exec_order` of the op by which each of them got it.
+    """
 
     api: str
     from_rank: int
     op_name: str
+    exec_order: int
     to: tuple[int, ...]
+    arrivals: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -207,7 +217,10 @@ class Spread:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Spread:
         """From the JSON contract."""
-        hops = tuple(Hop(h["api"], h["from"], h["op_name"], tuple(h["to"])) for h in data["hops"])
+        hops = tuple(
+            Hop(h["api"], h["from"], h["op_name"], h["exec_order"], tuple(h["to"]), tuple(h["arrivals"]))
+            for h in data["hops"]
+        )
         symptom = _take(RankOp, data["symptom"]) if data["symptom"] else None
         return cls(data["ops"], tuple(data["ranks"]), hops, symptom, data["symptom_kind"])
 
@@ -324,9 +337,11 @@ class Report:
         *,
         source: Path | None = None,
         allow_incomplete_ranks: bool = False,
+        atlas: str | Callable[[], str] = "",
     ) -> None:
-        """Wrap the contract's data; `records` are the dump's records of the findings."""
+        """Wrap the contract's data; `records` are the dump's records of the findings, `atlas` JSON or how to get it."""
         self._data = data
+        self._atlas = atlas
         self._source = source
         self._allow_incomplete = allow_incomplete_ranks
         self.findings: tuple[Finding, ...] = tuple(
@@ -448,6 +463,44 @@ class Report:
             OSError: It cannot be written.
         """
         write_new(Path(path), self.json(), self._source)
+
+    def atlas(self) -> dict[str, Any]:
+        """Every op of every rank, as plain data (docs/report.md, "Atlas").
+
+        Raises:
+            ValueError: The dump was read again for it, and has changed.
+            OSError: It was read again for it, and the operating system refused.
+        """
+        atlas: dict[str, Any] = json.loads(self._drawn())
+        return atlas
+
+    def html(self) -> str:
+        """One page that opens without a network: the verdict, a map of all ranks, the path, the tables.
+
+        Raises:
+            ValueError, OSError: As for `atlas`.
+        """
+        from ovf.render.html import html  # noqa: PLC0415 - only for this form
+
+        return html(self, self._drawn())
+
+    def to_html(self, path: str | os.PathLike[str]) -> None:
+        """Write that page to a new file.
+
+        Args:
+            path: The file. It must not exist, and must not lie in the dump.
+
+        Raises:
+            FileExistsError: The file exists; nothing is overwritten.
+            ValueError: The file would lie in the dump directory, or as for `atlas`.
+            OSError: It cannot be written.
+        """
+        write_new(Path(path), self.html(), self._source)
+
+    def _drawn(self) -> str:
+        if callable(self._atlas):
+            self._atlas = self._atlas()
+        return self._atlas
 
     def __repr__(self) -> str:
         """The verdict and the first overflow."""

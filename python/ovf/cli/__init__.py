@@ -21,6 +21,7 @@ _COMMANDS = {
     "check": "ovf.cli.check",
     "npu": "ovf.npu.cli",
     "ranks": "ovf.cli.ranks",
+    "report": "ovf.cli.report",
     "rules": "ovf.cli.rules",
     "trace": "ovf.cli.trace",
 }

@@ -239,8 +239,12 @@ pub struct Hop {
     pub from: Rank,
     /// Op of the giver.
     pub op_name: String,
+    /// Place of that op in the giver's file order, from 0.
+    pub exec_order: u32,
     /// Ranks that got it for the first time.
     pub to: Vec<Rank>,
+    /// Place of the op by which each of them got it, in the order of `to`.
+    pub arrivals: Vec<u32>,
 }
 
 /// One remark.
