@@ -24,6 +24,27 @@ function lastAtMost(sorted, x) {
   return low - 1;
 }
 
+/** Whether a name holds the text: yes, no, or a test of its call number. */
+function stemTest(before, after, wanted) {
+  const head = before.toLowerCase();
+  if (head.includes(wanted)) return true;
+  if (after === null) return false;
+  const tail = after.toLowerCase();
+  if (tail.includes(wanted)) return true;
+  const tests = [];
+  for (let from = 0; from < wanted.length; from++) { // the number may begin or end anywhere in the text
+    for (let to = from + 1; to <= wanted.length && /^\d+$/.test(wanted.slice(from, to)); to++) {
+      const left = wanted.slice(0, from), digits = wanted.slice(from, to), right = wanted.slice(to);
+      if (!head.endsWith(left) || !tail.startsWith(right)) continue;
+      if (left && right) tests.push((n) => n === digits);
+      else if (left) tests.push((n) => n.startsWith(digits));
+      else if (right) tests.push((n) => n.endsWith(digits));
+      else tests.push((n) => n.includes(digits));
+    }
+  }
+  return tests.length > 0 && ((number) => tests.some((test) => test(number)));
+}
+
 class Atlas {
   constructor(data) {
     this.data = data;
@@ -187,20 +208,14 @@ class Atlas {
       return;
     }
     this.matches = new Map();
-    const hasDigit = /\d/.test(wanted);
-    const stemHolds = this.data.stems.map(([before, after]) => {
-      if (before.toLowerCase().includes(wanted)) return 1;
-      if (after === null) return 0;
-      if (after.toLowerCase().includes(wanted)) return 1;
-      return hasDigit ? 2 : 0; // may depend on the number
-    });
+    const tests = this.data.stems.map(([before, after]) => stemTest(before, after, wanted));
     for (const row of this.rows) {
       if (this.matches.has(row.names)) continue;
       const list = this.list(row.names);
       const held = new Uint8Array(list.ops.length);
       for (let i = 0; i < held.length; i++) {
-        const stem = stemHolds[list.ops[i]];
-        held[i] = stem === 2 ? Number(this.name(row, i).toLowerCase().includes(wanted)) : stem;
+        const test = tests[list.ops[i]];
+        held[i] = typeof test === "boolean" ? test : test(String(list.numbers[i]));
       }
       this.matches.set(row.names, held);
     }
