@@ -25,7 +25,7 @@ use crate::communication::GroupKey;
 use crate::error::Position;
 use crate::graph::{Graph, Node, Role};
 use crate::op::{Argument, Direction, Field, Kinds, Op, OpName, Rank, TensorStat, Value};
-use crate::parse::{Part, parse_op};
+use crate::parse::{Numbers, Parser, Part};
 use crate::provenance;
 use crate::provenance::{Link, Meaning, NodeId, Values};
 use crate::rules::{CommunicationRow, Is, OperatorRules, Rules};
@@ -76,6 +76,7 @@ pub(crate) struct Walk<'a> {
     /// No record has an output.
     inputs_only: bool,
     rank: Rank,
+    parser: Parser,
     operators: FxHashMap<u64, Rc<OperatorRules<'a>>>,
     communications: FxHashMap<u64, Option<&'a CommunicationRow>>,
     values: Values,
@@ -175,6 +176,7 @@ impl<'a> Walk<'a> {
             modules_only,
             inputs_only,
             rank,
+            parser: Parser::new(Numbers::OfNonFinite),
             operators: FxHashMap::default(),
             communications: FxHashMap::default(),
             values: Values::default(),
@@ -247,7 +249,7 @@ impl<'a> Walk<'a> {
             let recorded = matches!(name.direction, Direction::ParametersGrad | Direction::Debug);
             // What a finite communication gave back is not needed: its inputs say who takes part.
             let part = if communicates && !entry.non_finite { Part::Inputs } else { Part::All { recorded } };
-            match parse_op(entry.body(self.bytes), part) {
+            match self.parser.op(entry.body(self.bytes), part) {
                 Ok(op) if communicates => self.communicate(i as u32, &name, &op),
                 Ok(op) => self.compute(i as u32, &name, &op),
                 Err(stop) => self.malformed(i as u32, &raw, stop),
@@ -278,12 +280,12 @@ impl<'a> Walk<'a> {
 
     /// Whether a value has statistics, and if none has, whether a register was read: xor and structure dumps hold
     /// neither. Most dumps show it in their first record.
-    fn what_can_be_judged(&self) -> (bool, bool) {
+    fn what_can_be_judged(&mut self) -> (bool, bool) {
         let mut registers = false;
         for (i, entry) in self.index.entries.iter().enumerate() {
             let direction = OpName::parse(&self.name(i as u32)).direction;
             let recorded = matches!(direction, Direction::ParametersGrad | Direction::Debug);
-            let Ok(op) = parse_op(entry.body(self.bytes), Part::All { recorded }) else {
+            let Ok(op) = self.parser.op(entry.body(self.bytes), Part::All { recorded }) else {
                 continue;
             };
             if op_has_values(&op) {

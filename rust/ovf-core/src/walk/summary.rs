@@ -7,7 +7,7 @@ use crate::communication::exchanges;
 use crate::error::Position;
 use crate::graph::{Node, Role};
 use crate::op::{Field, OpName, Rank, Value};
-use crate::parse::{Part, parse_op};
+use crate::parse::{Numbers, Parser, Part};
 use crate::provenance;
 use crate::provenance::NodeId;
 use crate::rules::Is;
@@ -299,11 +299,12 @@ impl Walk<'_> {
             return false;
         }
         let gradient = self.classes[before as usize] == Class::Backward;
+        let mut parser = Parser::new(Numbers::All);
         (0..before as usize).rev().any(|i| {
             if gradient && self.classes[i] != Class::Backward {
                 return false;
             }
-            let Ok(op) = parse_op(self.index.entries[i].body(self.bytes), Part::ALL) else { return false };
+            let Ok(op) = parser.op(self.index.entries[i].body(self.bytes), Part::ALL) else { return false };
             op.arguments.iter().any(|a| {
                 a.slot.field == Field::Output
                     && matches!(&a.value, Value::Tensor(t) if t.dtype == shape.0 && t.shape.as_slice() == shape.1 && t.has_statistics())
@@ -361,6 +362,7 @@ impl Walk<'_> {
         let Some(until) = marks.iter().filter(|m| m.cause != Cause::Received).map(|m| m.at.op).max() else {
             return;
         };
+        let mut parser = Parser::new(Numbers::All);
         let mut waiting: FxHashMap<u64, Vec<usize>> = FxHashMap::default();
         let mut at = 0;
         for i in 0..=until {
@@ -369,7 +371,7 @@ impl Walk<'_> {
             if waiting.is_empty() && !starts_here {
                 continue;
             }
-            let Ok(op) = parse_op(entry.body(self.bytes), Part::ALL) else {
+            let Ok(op) = parser.op(entry.body(self.bytes), Part::ALL) else {
                 continue;
             };
             if !waiting.is_empty() {
