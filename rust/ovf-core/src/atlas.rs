@@ -15,6 +15,7 @@ use crate::chart::{Chart, Look, Spot, Stem};
 use crate::classify::OpState;
 use crate::collective::Matching;
 use crate::communication::GroupKey;
+use crate::context::Site;
 use crate::op::{Phase, Rank};
 use crate::timeline::{Cause, Timeline};
 
@@ -81,6 +82,8 @@ pub struct RankRow {
     pub seen: u32,
     /// Index into [`Atlas::gaps`].
     pub gaps: u32,
+    /// Index into [`Atlas::stands`].
+    pub stands: u32,
     /// Groups the rank's communications name: indexes into [`Atlas::groups`].
     pub groups: Vec<u32>,
     /// Where bad values begin on the rank.
@@ -108,6 +111,10 @@ pub struct Atlas {
     pub seen: Vec<Vec<u32>>,
     /// Where ops move right on the common axis: op, by how many units more, op, ...
     pub gaps: Vec<Vec<u32>>,
+    /// Modules and code lines: module record, `file:line in function`, source line.
+    pub sites: Vec<(Option<String>, Option<String>, Option<String>)>,
+    /// Lists of sites: site, number of ops, site, ...; empty where nothing is recorded.
+    pub stands: Vec<Vec<u32>>,
     /// Process groups.
     pub groups: Vec<GroupKey>,
     /// Ranks, ascending; ranks without a chart are left out.
@@ -138,7 +145,8 @@ pub(crate) fn draw(timelines: &[Timeline], matching: &Matching) -> Atlas {
     let mut stems: Shared<Stem> = Shared::new();
     let mut looks: Shared<Look> = Shared::new();
     let mut names: Shared<NameList> = Shared::new();
-    let mut numbers: [Shared<Vec<u32>>; 3] = [Shared::new(), Shared::new(), Shared::new()];
+    let mut sites: Shared<Site> = Shared::new();
+    let mut numbers: [Shared<Vec<u32>>; 4] = std::array::from_fn(|_| Shared::new());
     let mut groups: Vec<GroupKey> = timelines.iter().flat_map(|t| t.groups.iter().cloned()).collect();
     groups.sort_unstable();
     groups.dedup();
@@ -147,7 +155,8 @@ pub(crate) fn draw(timelines: &[Timeline], matching: &Matching) -> Atlas {
         let Some(chart) = timeline.chart.as_ref().filter(|chart| chart.is_sound(timeline.ops)) else { continue };
         let stem_of: Vec<u32> = chart.stems.iter().map(|s| stems.number(s.clone())).collect();
         let look_of: Vec<u32> = chart.looks.iter().map(|l| looks.number(l.clone())).collect();
-        let [states, seen, shifts] = &mut numbers;
+        let site_of: Vec<u32> = chart.sites.iter().map(|s| sites.number(s.clone())).collect();
+        let [states, seen, shifts, stands] = &mut numbers;
         ranks.push(RankRow {
             rank: timeline.rank,
             ops: timeline.ops,
@@ -155,6 +164,7 @@ pub(crate) fn draw(timelines: &[Timeline], matching: &Matching) -> Atlas {
             states: states.number(flat(chart.states.iter().map(|&(state, count)| (place(&STATES, state), count)))),
             seen: seen.number(chart.seen.iter().map(|&id| look_of[id as usize]).collect()),
             gaps: shifts.number(flat::<Gaps>(gaps)),
+            stands: stands.number(flat(chart.stands.iter().map(|&(id, count)| (site_of[id as usize], count)))),
             groups: timeline.groups.iter().filter_map(|g| groups.binary_search(g).ok().map(|at| at as u32)).collect(),
             roots: timeline
                 .marks
@@ -165,7 +175,7 @@ pub(crate) fn draw(timelines: &[Timeline], matching: &Matching) -> Atlas {
             roots_omitted: timeline.marks_omitted > 0,
         });
     }
-    let [states, seen, shifts] = numbers;
+    let [states, seen, shifts, stands] = numbers;
     let view = |spot: Option<Spot>| {
         spot.map(|s| SpotView { slot: s.slot, dtype: s.dtype, shape: s.shape, class: s.kinds.name() })
     };
@@ -178,6 +188,8 @@ pub(crate) fn draw(timelines: &[Timeline], matching: &Matching) -> Atlas {
         looks: looks.all.into_iter().map(|l| (view(l.taken), view(l.given))).collect(),
         seen: seen.all,
         gaps: shifts.all,
+        sites: sites.all.into_iter().map(|s| (s.module, s.place, s.code)).collect(),
+        stands: stands.all,
         groups,
         ranks,
     }

@@ -7,6 +7,7 @@
 //!   some hundred stems. Call numbers count up (forward) or down (backward) by one a stem; only where they do not
 //!   ([`Chart::jumps`]) the number is kept. `Chart::names` gives every name back, byte by byte.
 //! * *States.* Runs of equal states. Ops that the walk never looked at are clean.
+//! * *Sites.* Module and code line of each op, from the files beside the dump, the same way.
 //! * *Looks.* What is bad in an op (slot, dtype, shape, kind) recurs: one table, an index for each op that is not
 //!   clean.
 //!
@@ -16,7 +17,9 @@ use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
 use crate::classify::OpState;
+use crate::context::{Site, sites};
 use crate::op::{Kinds, Op, Phase, Value};
+use crate::rules::Rules;
 
 /// Slots are user text: no look keeps more of one than this many characters.
 const SLOT_KEPT: usize = 200;
@@ -69,6 +72,10 @@ pub struct Chart {
     pub looks: Vec<Look>,
     /// Look of each op that is neither clean nor unknown, in file order.
     pub seen: Vec<u32>,
+    /// Distinct sites.
+    pub sites: Vec<Site>,
+    /// Site of each op as runs: site, number of ops; empty where neither modules nor code are recorded.
+    pub stands: Vec<(u32, u32)>,
 }
 
 /// The call numbers of one stem, as they are expected to go on: by one, in the direction of the last change.
@@ -138,6 +145,23 @@ impl Chart {
         }
     }
 
+    /// Takes in where the ops stand, from the files beside the dump.
+    pub(crate) fn take_sites(&mut self, construct: Option<&[u8]>, stack: Option<&[u8]>, rules: &Rules) {
+        if construct.is_none() && stack.is_none() {
+            return;
+        }
+        let (mut all, mut stands) = (Vec::new(), Vec::new());
+        let mut known: FxHashMap<Site, u32> = FxHashMap::default();
+        sites(construct, stack, self.names(), rules, |site| {
+            let id = *known.entry(site).or_insert_with_key(|site| {
+                all.push(site.clone());
+                all.len() as u32 - 1
+            });
+            extend(&mut stands, id, 1);
+        });
+        (self.sites, self.stands) = (all, stands);
+    }
+
     /// Every name, in file order.
     pub fn names(&self) -> impl Iterator<Item = String> {
         let mut counters = vec![Counter::START; self.stems.len()];
@@ -169,6 +193,8 @@ impl Chart {
             && length(&mut self.states.iter().map(|s| s.1))
             && self.seen.len() as u64 == seen
             && self.seen.iter().all(|&id| (id as usize) < self.looks.len())
+            && (self.stands.is_empty() || length(&mut self.stands.iter().map(|s| s.1)))
+            && self.stands.iter().all(|s| (s.0 as usize) < self.sites.len())
     }
 }
 

@@ -60,8 +60,8 @@ pub use error::{Error, ErrorKind, Position, Result};
 pub use op::{Direction, Kinds, OpName, Rank, TensorStat};
 pub use order::{Candidate, CandidateSet, Ordering, Receipt, Source, order};
 pub use report::{
-    Certainty, CommunicationReport, Finding, FindingKind, Hint, Hop, Note, PathStep, RankOp, RankReport, Report,
-    SCHEMA_VERSION, Spread, Unreadable, ValueReport, Verdict,
+    Before, Certainty, CommunicationReport, Finding, FindingKind, Hint, Hop, Note, PathStep, RankOp, RankReport,
+    Report, SCHEMA_VERSION, Spread, Unreadable, ValueReport, Verdict,
 };
 pub use rules::Rules;
 pub use scan::{Ending, Entry, Index, scan};

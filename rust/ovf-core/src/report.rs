@@ -122,6 +122,19 @@ impl RankOp {
     }
 }
 
+/// An op shortly before a finding: the growth before the fall.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Before {
+    /// Key in `data`.
+    pub op_name: String,
+    /// Place in the rank's file order, from 0.
+    pub exec_order: u32,
+    /// Its input of the largest magnitude; `null` where none has statistics.
+    pub input: Option<ValueReport>,
+    /// Its output of the largest magnitude.
+    pub output: Option<ValueReport>,
+}
+
 /// A likely cause.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Hint {
@@ -176,6 +189,8 @@ pub struct Finding {
     pub stack_info: Vec<String>,
     /// Likely cause.
     pub hint: Option<Hint>,
+    /// The ops before it on its rank, in file order; empty for findings beyond the first ones of a rank.
+    pub before: Vec<Before>,
     /// Ran only in activation recomputation; its first forward was clean.
     pub only_in_recompute: bool,
     /// Other members of the same communication that show it, or other ranks that read the same outside value.

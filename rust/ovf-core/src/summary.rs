@@ -90,14 +90,16 @@ impl Summary {
     pub fn read(source: &RankSource, options: &Options, progress: &Progress) -> Result<Self> {
         let bytes = Bytes::open(&source.dump, options.map)?;
         let path = source.dump.display().to_string();
+        let beside = |path| options.chart.then(|| Bytes::open(path, options.map).ok()).flatten();
+        let (construct, stack) = (beside(&source.construct), beside(&source.stack));
         let mut summary = Self::of(
             &RankBytes {
                 rank: source.rank,
                 label: &source.label,
                 path: &path,
                 dump: &bytes,
-                construct: None,
-                stack: None,
+                construct: construct.as_deref(),
+                stack: stack.as_deref(),
             },
             options,
             &progress.cancel,
@@ -116,6 +118,9 @@ impl Summary {
     /// Summarises a dump in memory. Its details are not kept: [`summarise_bytes`] does both.
     fn of(dump: &RankBytes, options: &Options, cancel: &AtomicBool) -> Self {
         let mut timeline = build_until(dump.dump, dump.rank, dump.label, &options.rules, options.chart, cancel);
+        if let Some(chart) = &mut timeline.chart {
+            chart.take_sites(dump.construct, dump.stack, &options.rules);
+        }
         let unreadable = timeline.problem.take().map(|problem| {
             let help = match timeline.completeness {
                 Completeness::Cut => "the job was stopped while msProbe wrote the file; the ops after the cut are lost",

@@ -85,6 +85,8 @@ pub struct Mark {
     pub bad_out: Option<(String, Vec<i64>)>,
     /// Where the record stands in the file: offset and length.
     pub record: (u64, u64),
+    /// Of the first roots: the ops before it in file order, and where their records stand.
+    pub before: Vec<(OpRef, (u64, u64))>,
 }
 
 /// Ops along the rank's primary links, ends kept, middle counted.

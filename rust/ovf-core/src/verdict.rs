@@ -48,6 +48,8 @@ pub(crate) struct Located {
     /// Index into the timelines, and the record's place in that rank's dump.
     pub(crate) timeline: u32,
     pub(crate) record: (u64, u64),
+    /// The ops before it, where they are kept, and the places of their records.
+    pub(crate) before: Vec<(OpRef, (u64, u64))>,
 }
 
 struct Assembler<'t> {
@@ -408,6 +410,7 @@ impl Assembler<'_> {
             stack: Vec::new(),
             stack_info: Vec::new(),
             hint: None,
+            before: Vec::new(),
             only_in_recompute: self.mark(c).is_some_and(|m| m.recompute),
             members,
             missing_ranks: missing,
@@ -418,7 +421,8 @@ impl Assembler<'_> {
             reach_ranks: self.reach[i].1.len() as u32,
             record: String::new(),
         };
-        (finding, Located { timeline: t, record })
+        let before = timeline.marks.iter().find(|m| m.at.op == op).map(|m| m.before.clone()).unwrap_or_default();
+        (finding, Located { timeline: t, record, before })
     }
 
     /// Whether some member of the same group lacks a call.

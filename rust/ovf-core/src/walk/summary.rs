@@ -13,8 +13,13 @@ use crate::provenance::NodeId;
 use crate::rules::Is;
 use crate::scan::Ending;
 use crate::timeline::{
-    Cause, Completeness, Counts, Mark, Phase, Problem, Symptom, TIMELINE_VERSION, Terminal, Timeline, Trail,
+    Cause, Completeness, Counts, Mark, OpRef, Phase, Problem, Symptom, TIMELINE_VERSION, Terminal, Timeline, Trail,
 };
+
+/// Roots of each sort (own, received) whose ops before are kept: enough for the first finding and those beside it.
+const ROOTS_WITH_BEFORE: u32 = 3;
+/// Ops kept before such a root: what fits beside an answer.
+const OPS_BEFORE: u32 = 12;
 
 impl Walk<'_> {
     pub(crate) fn finish(mut self, rank: Rank, label: &str) -> Timeline {
@@ -224,6 +229,7 @@ impl Walk<'_> {
             }
         }
         let (mut harmful, mut healed, mut omitted) = (0, 0, 0);
+        let (mut own, mut got) = (0, 0);
         let mut marks = Vec::new();
         let mut mark_of = FxHashMap::default();
         for (id, node) in self.graph.nodes.iter().enumerate() {
@@ -246,7 +252,13 @@ impl Walk<'_> {
                 continue;
             }
             mark_of.insert(id, marks.len() as u32);
-            let entry = &self.index.entries[node.op as usize];
+            let counted = if received { &mut got } else { &mut own };
+            *counted += u32::from(received || node.harm);
+            let before = if (received || node.harm) && *counted <= ROOTS_WITH_BEFORE {
+                self.before(node.op)
+            } else {
+                Vec::new()
+            };
             let shapes = self.shapes.get(&id).cloned().unwrap_or_default();
             marks.push(Mark {
                 at: self.op_ref(node.op),
@@ -267,10 +279,21 @@ impl Walk<'_> {
                 slot: self.slots.get(&id).cloned(),
                 bad_in: shapes.bad_in,
                 bad_out: shapes.bad_out,
-                record: (entry.body_at() as u64, entry.body(self.bytes).len() as u64),
+                record: self.record(node.op),
+                before,
             });
         }
         (marks, mark_of, omitted)
+    }
+
+    fn record(&self, op: u32) -> (u64, u64) {
+        let entry = &self.index.entries[op as usize];
+        (entry.body_at() as u64, entry.body(self.bytes).len() as u64)
+    }
+
+    /// The ops before one, in file order.
+    fn before(&self, op: u32) -> Vec<(OpRef, (u64, u64))> {
+        (op.saturating_sub(OPS_BEFORE)..op).map(|at| (self.op_ref(at), self.record(at))).collect()
     }
 
     fn cause(&self, id: NodeId, node: &Node) -> Cause {
