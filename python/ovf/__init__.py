@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ovf._core import DumpFormatError, OvfError, RulesError
     from ovf.analyzer import cross_rank, find_first_overflow, trace_rank
     from ovf.report import (
+        Before,
         Communication,
         Finding,
         Frame,
@@ -39,6 +40,7 @@ _HOME = {
     "cross_rank": "ovf.analyzer",
     "find_first_overflow": "ovf.analyzer",
     "trace_rank": "ovf.analyzer",
+    "Before": "ovf.report",
     "Communication": "ovf.report",
     "Finding": "ovf.report",
     "Frame": "ovf.report",
@@ -52,6 +54,7 @@ _HOME = {
 }
 
 __all__ = [
+    "Before",
     "Communication",
     "DumpFormatError",
     "Finding",

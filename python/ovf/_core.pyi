@@ -132,8 +132,9 @@ def reduce(
     ranks: list[int] | None = None,
     rules: str | os.PathLike[str] | None = None,
     threads: int | None = None,
-) -> tuple[str, list[str]]:
-    """Reduce the summaries of one step, in any order, to its report: JSON, and the records of its findings.
+    chart: bool = False,
+) -> tuple[str, list[str], str | None]:
+    """Reduce the summaries of one step, in any order, to its report: JSON, the records of its findings, the atlas.
 
     Args:
         summaries: What `summarize` and `absent` gave, under the same rules.
@@ -144,6 +145,7 @@ def reduce(
         ranks: Only these ranks.
         rules: As there.
         threads: Threads; all processors by default.
+        chart: Whether to give every op of every rank too, as JSON (the atlas of docs/report.md).
 
     Raises:
         DumpFormatError: Bytes that are no summary, of another version, damaged, or made under other rules.

@@ -68,7 +68,7 @@ def find_first_overflow(
     wanted = sorted(set(ranks)) if ranks is not None else None
     counters = _core.Progress()
     seen: list[dict[str, Any]] = []
-    how = {"ranks": wanted, "rules": rules, "threads": threads}
+    how: dict[str, Any] = {"ranks": wanted, "rules": rules, "threads": threads}
     with _Ticker(counters, progress):
         for index in chosen:
             text, records, atlas = _core.analyze(path, index, **how, chart=chart, progress=counters)

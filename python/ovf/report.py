@@ -78,6 +78,22 @@ class Hint:
 
 
 @dataclass(frozen=True)
+class Before:
+    """An op shortly before a finding on its rank: its input and output of the largest magnitude."""
+
+    op_name: str
+    exec_order: int
+    input: Value | None
+    output: Value | None
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Before:
+        """From the JSON contract."""
+        sides = {side: Value.from_json(data[side]) if data[side] else None for side in ("input", "output")}
+        return cls(data["op_name"], data["exec_order"], **sides)
+
+
+@dataclass(frozen=True)
 class RankOp:
     """An op on a rank; `exec_order` is its place in the rank's file, from 0."""
 
@@ -110,6 +126,7 @@ class Finding:
         stack: Call stack, innermost first.
         stack_info: The same as recorded lines.
         hint: Likely cause, or `None`.
+        before: The ops before it on its rank, in file order; empty beyond the first findings of a rank.
         only_in_recompute: It ran in activation recomputation.
         members: Other members or ranks that show the same.
         missing_ranks: Ranks whose data is not in the dump, for `missing_rank`.
@@ -141,6 +158,7 @@ class Finding:
     stack: tuple[Frame, ...]
     stack_info: tuple[str, ...]
     hint: Hint | None
+    before: tuple[Before, ...]
     only_in_recompute: bool
     members: tuple[RankOp, ...]
     missing_ranks: tuple[int, ...]
@@ -166,6 +184,7 @@ class Finding:
             construct_chain=tuple(data["construct_chain"]),
             stack=tuple(_take(Frame, f) for f in data["stack"]),
             stack_info=tuple(data["stack_info"]),
+            before=tuple(Before.from_json(b) for b in data["before"]),
             hint=_take(Hint, data["hint"]) if data["hint"] else None,
             members=tuple(_take(RankOp, m) for m in data["members"]),
             missing_ranks=tuple(data["missing_ranks"]),

@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,14 +85,22 @@ def html(report: Report, atlas: str) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    env.filters |= {"p": printable, "n": number, "ranks": _ranks, "share": share_of_limit, "pair": lambda v, before: (before, v)}
-    env.globals |= {"plural": plural}
+    env.filters |= {
+        "p": printable,
+        "n": number,
+        "ranks": _ranks,
+        "share": share_of_limit,
+        "pair": lambda v, before: (before, v),
+    }
+    env.globals |= {"plural": plural, "lead_up": lead_up}
     style = (_PAGE / "style.css").read_text(encoding="utf-8")
     script = "".join((_PAGE / name).read_text(encoding="utf-8") for name in _SCRIPTS)
     drawn = json.loads(atlas)
     communications = [c for c in report.communications if c.source_ranks or c.propagated_ranks]
     unmatched = [c for c in report.communications if not (c.source_ranks or c.propagated_ranks)]
-    page: str = env.get_template("report.html.j2").render(
+    page: str = env.get_template(
+        "report.html.j2"
+    ).render(
         report=report,
         version=ovf.__version__,
         kinds=KINDS,
@@ -124,9 +133,54 @@ def share_of_limit(value: Value) -> float | None:
     return share if share >= _NEAR_LIMIT else None
 
 
+def magnitude(value: Value | None) -> float | None:
+    """Largest absolute value; infinite for NaN and Inf, `None` where not known."""
+    if value is None or value.max is None or value.min is None:
+        return None
+    largest = max(abs(value.max), abs(value.min))
+    return largest if value.class_ == "finite" and math.isfinite(largest) else math.inf
+
+
+def lead_up(finding: Finding) -> list[dict[str, Any]]:
+    """The ops before a finding and the finding itself: how large their values were, and how they grew.
+
+    Each row: `op_name`, `exec_order`, `value` (its largest output, else input), `size` (largest absolute value),
+    `growth` (of the output over the input, where both are finite and not zero), `share` (of the dtype's range, where it
+    is half or more), `room` (0 to 1: where the size stands between 1e-8 and the dtype's limit, by powers of ten).
+    """
+    last: dict[str, Any] = {
+        "op_name": finding.op_name,
+        "exec_order": finding.exec_order,
+        "input": max(finding.inputs, key=lambda v: magnitude(v) or 0.0, default=None),
+        "output": max(finding.outputs, key=lambda v: magnitude(v) or 0.0, default=None),
+    }
+    before: list[dict[str, Any]] = [
+        {"op_name": b.op_name, "exec_order": b.exec_order, "input": b.input, "output": b.output} for b in finding.before
+    ]
+    rows = []
+    for op in [*before, last] if before else []:
+        value = op["output"] or op["input"]
+        size, taken, given = magnitude(value), magnitude(op["input"]), magnitude(op["output"])
+        growth = given / taken if taken and given and math.isfinite(taken) and math.isfinite(given) else None
+        limit = _DTYPE_MAX.get(value.dtype, _DTYPE_MAX["float32"]) if value else 1.0
+        room = 0.0 if not size else 1.0 if math.isinf(size) else (math.log10(size) + 8) / (math.log10(limit) + 8)
+        rows.append(
+            {
+                "op_name": op["op_name"],
+                "exec_order": op["exec_order"],
+                "value": value,
+                "size": size,
+                "growth": growth,
+                "share": share_of_limit(value) if value else None,
+                "room": round(min(max(room, 0.0), 1.0), 3),
+            }
+        )
+    return rows
+
+
 def _ranks(ranks: tuple[int, ...]) -> str:
     """`0-3, 8`, or a dash."""
-    return ranks_text(ranks).split(" ", 1)[1] if ranks else "–"
+    return ranks_text(ranks).split(" ", 1)[1] if ranks else "-"
 
 
 def _legs(report: Report) -> list[dict[str, Any]]:
@@ -178,9 +232,7 @@ def _packed(data: dict[str, Any]) -> str:
 def _row(c: Communication) -> dict[str, Any]:
     """One line of the table of communications."""
     pair = c.api in {"send", "isend", "recv", "irecv"} and len(c.members) == 2  # noqa: PLR2004 - giver and getter
-    members = (
-        f"{c.members[0].rank} → {c.members[1].rank}" if pair else _ranks(tuple(sorted(m.rank for m in c.members)))
-    )
+    members = f"{c.members[0].rank} → {c.members[1].rank}" if pair else _ranks(tuple(sorted(m.rank for m in c.members)))
     first = c.members[0] if c.members else None
     return {"c": c, "members": members, "lost": tuple(sorted((*c.missing_ranks, *c.unmatched_ranks))), "first": first}
 
@@ -220,25 +272,11 @@ def _link(c: Communication) -> list[Any]:
 
 
 def _details(report: Report) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What a card says of single ops beyond their look."""
+    """What a card says of findings beyond their look."""
     for finding in report.findings:
-        if finding.inputs or finding.outputs or finding.stack or finding.module:
-            yield f"{finding.rank}:{finding.exec_order}", _detail(finding)
-
-
-def _detail(finding: Finding) -> dict[str, Any]:
-    frame = next((f for f in finding.stack if not f.library), finding.stack[0] if finding.stack else None)
-    return {
-        "reason": finding.reason,
-        "module": finding.module,
-        "code": _place(frame.file, frame.line, frame.function, frame.code) if frame else None,
-        "values": [_value(v) for v in (*finding.inputs, *finding.outputs)],
-    }
-
-
-def _place(file: str, line: int | None, function: str | None, code: str | None) -> list[str | None]:
-    place = file if line is None else f"{file}:{line}"
-    return [printable(place + (f" in {function}" if function else "")), printable(code) if code else None]
+        if finding.inputs or finding.outputs:
+            values = [_value(v) for v in (*finding.inputs, *finding.outputs)]
+            yield f"{finding.rank}:{finding.exec_order}", {"reason": finding.reason, "values": values}
 
 
 def _value(v: Value) -> list[Any]:

@@ -52,6 +52,7 @@ class Atlas {
     this.lists = new Map();
     this.states = new Map();
     this.shifts = new Map();
+    this.standings = new Map();
     this.segmentsKept = new Map();
     this.matches = null;
     this.hidden = new Set();
@@ -156,6 +157,22 @@ class Atlas {
     const at = lastAtMost(runs.starts, op);
     if (at < 0 || runs.state[at] <= UNKNOWN) return null;
     return this.data.looks[this.data.seen[row.seen][runs.notable[at] + op - runs.starts[at]]] || null;
+  }
+
+  /** Module record, `file:line in function` and source line of an op; nulls where nothing is recorded. */
+  site(row, op) {
+    let stands = this.standings.get(row.stands);
+    if (!stands) {
+      const flat = this.data.stands[row.stands];
+      stands = { starts: [], sites: [] };
+      for (let i = 0, at = 0; i < flat.length; at += flat[i + 1], i += 2) {
+        stands.starts.push(at);
+        stands.sites.push(flat[i]);
+      }
+      this.standings.set(row.stands, stands);
+    }
+    const at = lastAtMost(stands.starts, op);
+    return at < 0 ? [null, null, null] : this.data.sites[stands.sites[at]];
   }
 
   /** Where ops move right: ops, and the whole shift from each on. */

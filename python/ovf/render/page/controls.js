@@ -19,6 +19,12 @@ function element(tag, className, text) {
   return made;
 }
 
+/** `layers.0.mlp (MLP)` for `Module.layers.0.mlp.MLP.forward.0`. */
+function moduleName(name) {
+  const found = /^(?:Module|Cell)\.(?:(.*)\.)?([^.]+)\.(?:forward|backward)\.\d+$/.exec(name);
+  return found ? (found[1] ? `${found[1]} (${found[2]})` : found[2]) : name;
+}
+
 const WORDS = {
   wait: "waiting", clean: "clean", unknown: "not judged", ignored: "unwritten memory", intended: "intended",
   absorbed: "absorbed", propagated: "propagated", origin: "origin",
@@ -56,16 +62,15 @@ class Card {
     if (said.detail) {
       if (said.detail.reason) box.append(element("div", "line", printable(said.detail.reason)));
       if (said.detail.values.length) box.append(this.table(said.detail.values));
-      if (said.detail.module) box.append(element("div", "line", "module " + printable(said.detail.module)));
-      if (said.detail.code) {
-        box.append(element("div", "line quiet", said.detail.code[0]));
-        if (said.detail.code[1]) box.append(element("div", "name", said.detail.code[1]));
-      }
     } else if (said.look) {
       for (const [spot, word] of [[said.look[0], "takes in"], [said.look[1], "gives out"]]) {
         if (spot) box.append(element("div", "line", `${word} ${spot.class} in ${printable(spot.slot)}, ${printable(spot.dtype)} [${spot.shape.join(", ")}]`));
       }
     }
+    const [module, place, code] = this.map.atlas.site(row, op);
+    if (module) box.append(element("div", "line", "module " + moduleName(printable(module))));
+    if (place) box.append(element("div", "line quiet", printable(place)));
+    if (code) box.append(element("div", "code", printable(code)));
     for (const line of this.story.carried(row.rank, op)) box.append(element("div", "line", line));
     if (more > 0) box.append(element("div", "line quiet", `${more.toLocaleString("en")} more ops share this pixel; zoom in to tell them apart`));
     return said;
