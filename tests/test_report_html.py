@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import zlib
 from pathlib import Path
 
@@ -322,9 +323,14 @@ class Page:
         self.counts = self.page.context.new_cdp_session(self.page)
         self.counts.send("Performance.enable", {"timeDomain": "threadTicks"})
         self.page.goto(file.as_uri())
-        self.page.wait_for_function(
-            "document.documentElement.dataset.ready || !document.getElementById('failed').hidden", timeout=120_000
-        )
+        self.wait("document.documentElement.dataset.ready || !document.getElementById('failed').hidden", seconds=120)
+
+    def wait(self, condition, seconds=30):
+        """Until the condition holds. (The browser's own waiting evaluates text, which the page's policy forbids.)"""
+        end = time.monotonic() + seconds
+        while not self.page.evaluate(condition):
+            assert time.monotonic() < end, condition
+            time.sleep(0.02)
 
     def cpu(self):
         """Seconds of the main thread's processor time."""
@@ -402,9 +408,10 @@ def test_hover_tells_op_values_module_and_code(opened):
     opened.page.mouse.move(*opened.point(2, 20))
     card = opened.text("#card")
     assert "Tensor.__add__.2.forward" in card
-    assert "takes in nan in input_args[0], float32 [2, 5, 8]" in card or "takes in nan" in card
+    assert re.search(r"takes in nan in input_args\[\d\], float32 \[2, 5, \d+\]", card)
     assert "trainlib.py" in card
-    opened.page.mouse.move(*opened.point(3, 19))
+    names = list(json.loads((EIGHT / "step0" / "rank3" / "dump.json").read_text())["data"])
+    opened.page.mouse.move(*opened.point(3, names.index("Distributed.all_reduce.0.forward")))
     assert "all_reduce: bad from 2" in opened.text("#card")
     opened.page.mouse.move(640, 5)
     assert opened.page.locator("#card").is_hidden()
@@ -429,7 +436,7 @@ def test_filters_change_what_is_drawn(opened):
     assert page.evaluate("ovfMap.rows.map((r) => r.rank)") == [2, 3, 4, 5, 6, 7, 0, 1]
     page.select_option("#f-rows", "rank")
     page.fill("#f-text", "ALL_reduce.1.f")
-    page.wait_for_function("document.getElementById('f-count').textContent.includes('match')")
+    opened.wait("document.getElementById('f-count').textContent.includes('match')")
     names = [n for r in range(8) for n in json.loads((EIGHT / "step0" / f"rank{r}" / "dump.json").read_text())["data"]]
     wanted = sum("all_reduce.1.f" in n.lower() for n in names)
     assert f"{wanted} ops match" in opened.text("#f-count")
@@ -498,16 +505,13 @@ def test_a_click_keeps_the_card_and_drag_and_wheel_move(opened):
     page.mouse.move(640, 5)
     assert page.locator("#card").is_visible()
     page.keyboard.press("Escape")
-    assert page.locator("#card").is_visible()  # the key is the map's: it has no focus yet
-    page.focus("#map")
-    page.keyboard.press("Escape")
     assert page.locator("#card").is_hidden()
     wide = page.evaluate("ovfMap.x1 - ovfMap.x0")
     page.mouse.move(x, y)
     page.keyboard.down("Control")
     page.mouse.wheel(0, -300)
     page.keyboard.up("Control")
-    page.wait_for_function("(wide) => ovfMap.x1 - ovfMap.x0 < wide", arg=wide)
+    opened.wait(f"ovfMap.x1 - ovfMap.x0 < {wide}")
     left = page.evaluate("ovfMap.x0")
     page.mouse.move(x, y)
     page.mouse.down()
