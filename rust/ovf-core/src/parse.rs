@@ -10,6 +10,7 @@ mod known;
 use std::ops::Range;
 
 use self::form::{Forms, Spelling};
+pub(crate) use self::known::is_plainly_finite;
 use self::known::{Key, Known, Raw};
 use crate::op::{Argument, Field, Op, Path, Segment, Shape, Slot, Value};
 use crate::structural::{Skipped, skip_container};
@@ -104,6 +105,33 @@ pub(crate) fn field_text<'a>(body: &'a [u8], field: &str) -> Option<&'a [u8]> {
             return None;
         }
     }
+}
+
+/// Places of the bare words behind `Max`, `Min`, `Mean` and `Norm`, wherever they stand; nothing when a record is
+/// damaged.
+pub(crate) fn statistics(body: &[u8]) -> Option<Vec<Range<usize>>> {
+    let mut found = Vec::new();
+    let mut cursor = Cursor::new(body, 0);
+    while let Ok(byte) = cursor.peek() {
+        match byte {
+            b'"' => {
+                let key = cursor.string().ok()?;
+                let is_statistic = matches!(Key::of(&body[key]), Some(Key::Statistic(_)));
+                if is_statistic && cursor.peek().ok()? == b':' {
+                    cursor.at += 1;
+                    if !matches!(cursor.peek().ok()?, b'"' | b'{' | b'[') {
+                        let word = cursor.word().ok()?;
+                        found.push(cursor.at - word.len()..cursor.at);
+                    }
+                }
+            }
+            b'{' | b'}' | b'[' | b']' | b',' | b':' => cursor.at += 1,
+            _ => {
+                cursor.word().ok()?;
+            }
+        }
+    }
+    Some(found)
 }
 
 struct Reader<'a, 'p> {

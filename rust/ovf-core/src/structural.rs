@@ -58,6 +58,9 @@ struct Masks {
     capital: u64,
     /// `e` and `E`.
     exponent: u64,
+    /// What a non-finite number written as text may start with, and what is cheap to take for it:
+    /// `n N i I + - \\ |` and everything up to the space.
+    lead: u64,
     /// Bytes from 0x80.
     high: u64,
 }
@@ -88,7 +91,8 @@ impl Engine {
         {
             let bits = is_x86_feature_detected!("bmi1")
                 && is_x86_feature_detected!("lzcnt")
-                && is_x86_feature_detected!("popcnt");
+                && is_x86_feature_detected!("popcnt")
+                && is_x86_feature_detected!("pclmulqdq");
             if bits && is_x86_feature_detected!("avx2") {
                 engines.push(Self::Avx2);
             }
@@ -116,7 +120,7 @@ impl Engine {
         // SAFETY: the processor has been asked for these instructions.
         #[allow(unsafe_code)]
         match self {
-            Self::Portable => skip_with(bytes, at, portable::masks),
+            Self::Portable => skip_with(bytes, at, portable::masks, prefix_xor),
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 => unsafe { avx2::skip(bytes, at) },
             #[cfg(target_arch = "x86_64")]
@@ -134,66 +138,92 @@ pub(crate) fn skip_container(bytes: &[u8], at: usize) -> Skipped {
 
 /// The loop over blocks, shared by all engines; inlined into each so that its masks stay in registers.
 #[inline(always)]
-fn skip_with(bytes: &[u8], start: usize, masks_of: impl Fn(&[u8; BLOCK]) -> Masks) -> Skipped {
+fn skip_with(
+    bytes: &[u8],
+    start: usize,
+    masks_of: impl Fn(&[u8; BLOCK]) -> Masks,
+    prefix_xor: impl Fn(u64) -> u64,
+) -> Skipped {
+    let mut state = State::default();
     let mut at = start;
-    let mut depth: i64 = 0;
-    let mut inside_before = 0u64; // all ones when the block starts inside a string
-    let mut escaped_before = 0u64; // one when the first byte is escaped
-    let mut telling = false;
-    let mut high = 0;
-    while at < bytes.len() {
-        let mut padded = [b' '; BLOCK];
-        let block: &[u8; BLOCK] = if let Some(whole) = bytes.get(at..at + BLOCK) {
-            whole.try_into().unwrap_or(&padded)
-        } else {
-            padded[..bytes.len() - at].copy_from_slice(&bytes[at..]);
-            &padded
-        };
-        let m = masks_of(block);
-        let quote = if m.backslash == 0 && escaped_before == 0 {
-            m.quote
-        } else {
-            m.quote & !escaped(m.backslash, &mut escaped_before)
-        };
-        let inside = prefix_xor(quote) ^ inside_before;
-        let open = m.open & !inside;
-        let mut close = m.close & !inside;
-        let closes = i64::from(close.count_ones());
-        let mut end = None;
-        if depth <= closes {
-            // The depth may reach zero here: bracket by bracket.
-            while close != 0 {
-                let bit = close.trailing_zeros();
-                let below = (1u64 << bit) - 1;
-                let level = depth + i64::from((open & below).count_ones())
-                    - i64::from((m.close & !inside & below).count_ones())
-                    - 1;
-                if level <= 0 {
-                    end = Some(bit);
-                    break;
-                }
-                close &= close - 1;
-            }
+    while let Some(block) = bytes.get(at..).and_then(<[u8]>::first_chunk) {
+        if let Some(bit) = state.take(bytes, at, masks_of(block), &prefix_xor) {
+            return Skipped::End(at + bit as usize + 1, state.telling, state.high == 0);
         }
-        let within = end.map_or(u64::MAX, |bit| u64::MAX >> (63 - bit));
-        if m.capital & !inside & within != 0 {
-            telling = true;
-        }
-        if !telling {
-            let exponents = m.exponent & !inside & within;
-            let starts = quote & inside & within;
-            telling = (exponents != 0 && any(exponents, |i| large_exponent(bytes, at + i)))
-                || (starts != 0 && any(starts, |i| starts_like_non_finite(bytes, at + i + 1)));
-        }
-        high |= m.high & within;
-        if let Some(bit) = end {
-            return Skipped::End(at + bit as usize + 1, telling, high == 0);
-        }
-        depth += i64::from(open.count_ones()) - closes;
-        inside_before = ((inside as i64) >> 63) as u64;
         at += BLOCK;
     }
+    if let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
+        let mut padded = [b' '; BLOCK];
+        padded[..rest.len()].copy_from_slice(rest);
+        if let Some(bit) = state.take(bytes, at, masks_of(&padded), &prefix_xor) {
+            return Skipped::End(at + bit as usize + 1, state.telling, state.high == 0);
+        }
+    }
     Skipped::Open
+}
+
+/// What crosses from one block to the next.
+#[derive(Default)]
+struct State {
+    depth: i64,
+    /// All ones when the block starts inside a string.
+    inside: u64,
+    /// One when the first byte is escaped.
+    escaped: u64,
+    /// One when the first byte is the first of a string.
+    first: u64,
+    telling: bool,
+    high: u64,
+}
+
+impl State {
+    /// Takes in one block; the place of the bracket that closes the container, if it is in it.
+    #[inline(always)]
+    fn take(&mut self, bytes: &[u8], at: usize, m: Masks, prefix_xor: impl Fn(u64) -> u64) -> Option<u32> {
+        let mut quote = m.quote;
+        if m.backslash | self.escaped != 0 {
+            let (escaped, next) = escaped(m.backslash, self.escaped);
+            (quote, self.escaped) = (quote & !escaped, next);
+        }
+        let inside = prefix_xor(quote) ^ self.inside;
+        let open = m.open & !inside;
+        let close = m.close & !inside;
+        let closes = i64::from(close.count_ones());
+        let end = if self.depth <= closes { self.end(open, close) } else { None };
+        let within = end.map_or(u64::MAX, |bit| u64::MAX >> (63 - bit));
+        let starts = quote & inside;
+        let first = starts << 1 | self.first;
+        let suspects = ((m.capital | m.exponent) & !inside) | (m.lead & first);
+        if suspects & within != 0 && !self.telling {
+            let bare = m.capital & !inside & within;
+            let exponents = m.exponent & !inside & within;
+            let firsts = m.lead & first & within;
+            self.telling = bare != 0
+                || any(exponents, |i| large_exponent(bytes, at + i))
+                || any(firsts, |i| starts_like_non_finite(bytes, at + i));
+        }
+        self.high |= m.high & within;
+        self.depth += i64::from(open.count_ones()) - closes;
+        self.inside = ((inside as i64) >> 63) as u64;
+        self.first = starts >> 63;
+        end
+    }
+
+    /// The depth may reach zero in this block: bracket by bracket.
+    #[inline(never)]
+    fn end(&self, open: u64, close: u64) -> Option<u32> {
+        let mut left = close;
+        while left != 0 {
+            let bit = left.trailing_zeros();
+            let below = (1u64 << bit) - 1;
+            let opened = self.depth + i64::from((open & below).count_ones());
+            if opened - i64::from((close & below).count_ones()) <= 1 {
+                return Some(bit);
+            }
+            left &= left - 1;
+        }
+        None
+    }
 }
 
 #[inline(always)]
@@ -218,10 +248,10 @@ fn prefix_xor(mut bits: u64) -> u64 {
     bits ^ (bits << 32)
 }
 
-/// Bytes that a backslash escapes. Rare in dumps, so it goes from backslash to backslash.
+/// Bytes that a backslash escapes, and whether the next block's first is one. Rare in dumps, so it goes from backslash to backslash.
 #[inline(never)]
-fn escaped(backslash: u64, before: &mut u64) -> u64 {
-    let mut escaped = *before;
+fn escaped(backslash: u64, before: u64) -> (u64, u64) {
+    let mut escaped = before;
     let mut left = backslash & !escaped;
     let mut after = 0;
     while left != 0 {
@@ -234,15 +264,16 @@ fn escaped(backslash: u64, before: &mut u64) -> u64 {
         // The next byte is used up, a backslash too.
         left &= !(0b11 << bit);
     }
-    *before = after;
-    escaped
+    (escaped, after)
 }
 
 /// Whether the string that starts at `at` (behind its quote) may be a non-finite number written as text.
 #[inline(always)]
 pub(crate) fn starts_like_non_finite(bytes: &[u8], at: usize) -> bool {
     match bytes.get(at) {
-        Some(b'n' | b'N' | b'i' | b'I' | b'+' | b'-' | b' ' | b'\t' | b'\\') => named_non_finite(bytes, at),
+        // `input_args` stands in every record: two bytes more tell it from `inf`.
+        Some(b'n' | b'N' | b'i' | b'I') => is_named(bytes, at),
+        Some(b'+' | b'-' | b' ' | b'\t' | b'\\') => named_non_finite(bytes, at),
         _ => false,
     }
 }
@@ -260,7 +291,13 @@ fn named_non_finite(bytes: &[u8], mut at: usize) -> bool {
     if at >= limit {
         return true; // a long run of white space: let the parser look
     }
-    bytes.get(at..at + 3).is_some_and(|w| w.eq_ignore_ascii_case(b"nan") || w.eq_ignore_ascii_case(b"inf"))
+    is_named(bytes, at)
+}
+
+#[inline(always)]
+fn is_named(bytes: &[u8], at: usize) -> bool {
+    let word = bytes.get(at..).and_then(<[u8]>::first_chunk).map(|w: &[u8; 3]| w.map(|b| b | 0x20));
+    word.is_some_and(|w| w == *b"nan" || w == *b"inf")
 }
 
 /// Whether an `e` at `at` (outside of strings) starts an exponent of three digits that is not negative.

@@ -11,6 +11,7 @@
 
 mod exchange;
 mod module;
+mod repeat;
 mod summary;
 
 use std::borrow::Cow;
@@ -19,6 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustc_hash::FxHashMap;
 
+use self::repeat::Repeats;
 use crate::chart::{Draft, Look};
 use crate::classify::{Evidence, Judgement, OpState, judge};
 use crate::communication::GroupKey;
@@ -77,6 +79,7 @@ pub(crate) struct Walk<'a> {
     inputs_only: bool,
     rank: Rank,
     parser: Parser,
+    repeats: Repeats,
     operators: FxHashMap<u64, Rc<OperatorRules<'a>>>,
     communications: FxHashMap<u64, Option<&'a CommunicationRow>>,
     values: Values,
@@ -177,6 +180,7 @@ impl<'a> Walk<'a> {
             inputs_only,
             rank,
             parser: Parser::new(Numbers::OfNonFinite),
+            repeats: Repeats::default(),
             operators: FxHashMap::default(),
             communications: FxHashMap::default(),
             values: Values::default(),
@@ -243,6 +247,9 @@ impl<'a> Walk<'a> {
             }
             if cancel.load(Ordering::Relaxed) {
                 return;
+            }
+            if communicates && !entry.non_finite && self.repeat(i as u32) {
+                continue;
             }
             let raw = self.name(i as u32);
             let name = OpName::parse(&raw);

@@ -169,7 +169,7 @@ impl<'a> Known<'a> {
 }
 
 /// Whether a bare word is a decimal number far from any limit (or `null`), by its looks.
-fn is_plainly_finite(word: &[u8]) -> bool {
+pub(crate) fn is_plainly_finite(word: &[u8]) -> bool {
     let digits = word.strip_prefix(b"-").unwrap_or(word);
     if !digits.first().is_some_and(u8::is_ascii_digit) {
         return word == b"null";

@@ -14,6 +14,7 @@ fn masks_defined(block: &[u8; BLOCK]) -> Masks {
         close: of(b"}]"),
         capital: of(b"NI"),
         exponent: of(b"eE"),
+        lead: (0..BLOCK).fold(of(b"nNiI+-\\|"), |m, i| m | u64::from(block[i] <= b' ') << i),
         high: (0..BLOCK).fold(0, |m, i| m | u64::from(!block[i].is_ascii()) << i),
     }
 }

@@ -14,8 +14,8 @@
 #![allow(unsafe_code)]
 
 use std::arch::aarch64::{
-    uint8x16_t, uint8x16x4_t, vceqq_u8, vcltzq_s8, vdupq_n_u8, vget_lane_u64, vld4q_u8, vorrq_u8, vreinterpret_u64_u8,
-    vreinterpretq_s8_u8, vreinterpretq_u16_u8, vshrn_n_u16, vsriq_n_u8,
+    uint8x16_t, uint8x16x4_t, vceqq_u8, vcleq_u8, vcltzq_s8, vdupq_n_u8, vget_lane_u64, vld4q_u8, vorrq_u8,
+    vreinterpret_u64_u8, vreinterpretq_s8_u8, vreinterpretq_u16_u8, vshrn_n_u16, vsriq_n_u8,
 };
 
 use super::{BLOCK, Masks, Skipped, skip_with};
@@ -24,7 +24,7 @@ use super::{BLOCK, Masks, Skipped, skip_with};
 #[target_feature(enable = "neon")]
 pub(super) unsafe fn skip(bytes: &[u8], at: usize) -> Skipped {
     // SAFETY: as the caller's.
-    skip_with(bytes, at, |block| unsafe { masks(block) })
+    skip_with(bytes, at, |block| unsafe { masks(block) }, super::prefix_xor)
 }
 
 /// SAFETY: as above.
@@ -63,6 +63,12 @@ pub(super) unsafe fn masks(block: &[u8; BLOCK]) -> Masks {
         close: folded(b'}'),
         capital: either(b'N', b'I'),
         exponent: folded(b'e'),
+        lead: bits([0, 1, 2, 3].map(|k| {
+            let is = |v: uint8x16_t, byte: u8| vceqq_u8(v, vdupq_n_u8(byte));
+            let letter = vorrq_u8(vorrq_u8(is(lower[k], b'n'), is(lower[k], b'i')), is(lower[k], b'|'));
+            let sign = vorrq_u8(is(all[k], b'+'), is(all[k], b'-'));
+            vorrq_u8(vorrq_u8(letter, sign), vcleq_u8(all[k], vdupq_n_u8(0x20)))
+        })),
         high: bits(all.map(|v| vcltzq_s8(vreinterpretq_s8_u8(v)))),
     }
 }
