@@ -256,7 +256,9 @@ def _drawing(report: Report, atlas: dict[str, Any]) -> dict[str, Any]:
         if spread
         else [],
         "path": [[s.rank, s.exec_order, s.via, s.symptom] for s in report.path],
-        "findings": [[f.rank, f.exec_order, int(f.concurrent), f.severity] for f in report.findings],
+        "findings": [
+            [f.rank, f.exec_order, [x for m in f.members for x in (m.rank, m.exec_order)]] for f in report.findings
+        ],
         "details": dict(_details(report)),
         "broken": sorted({u.rank for u in report.unreadable}),
     }

@@ -58,7 +58,7 @@ class Atlas {
     this.hidden = new Set();
     this.rows = data.ranks.map((r) => {
       const roots = new Map(r.roots.map((root) => [root.op, root]));
-      return { ...r, roots, signature: r.roots.map((root) => `${root.op}${root.harm ? "!" : ""}`).join() + r.roots_omitted };
+      return { ...r, roots, found: new Set(), signature: r.roots.map((root) => `${root.op}${root.harm ? "!" : ""}`).join() + r.roots_omitted };
     });
     this.rowOf = new Map(this.rows.map((row) => [row.rank, row]));
   }
@@ -91,6 +91,14 @@ class Atlas {
     list = { ops, numbers, phaseStarts, phaseWords };
     this.lists.set(index, list);
     return list;
+  }
+
+  /** Notes a finding: a communication that made a bad value out of finite ones is no root of a rank. */
+  find(rank, op) {
+    const row = this.rowOf.get(rank);
+    if (!row || op >= row.ops || this.state(row, op) < PROPAGATED) return;
+    row.found.add(op);
+    row.signature += `f${op}`;
   }
 
   name(row, op) {
@@ -141,6 +149,7 @@ class Atlas {
    * op where nothing but a mask ends belongs to the mask.
    */
   shown(row, op, state) {
+    if (row.found.has(op)) return ORIGIN;
     if (state === ABSORBED) {
       const look = this.look(row, op);
       return look && look[0] && look[0].class === "-inf" ? INTENDED : ABSORBED;
@@ -287,7 +296,8 @@ class Atlas {
     for (let i = 0; i < runs.starts.length; i++) {
       const from = runs.starts[i], to = i + 1 < runs.starts.length ? runs.starts[i + 1] : row.ops;
       const state = runs.state[i];
-      if (state !== ORIGIN && state !== ABSORBED) show(from, to, state);
+      const single = state === ORIGIN || state === ABSORBED || (state === PROPAGATED && row.found.size > 0);
+      if (!single) show(from, to, state);
       else for (let op = from; op < to; op++) show(op, op + 1, this.shown(row, op, state));
     }
     kept = { key, start: Float64Array.from(start), end: Float64Array.from(end), code: Uint8Array.from(code) };

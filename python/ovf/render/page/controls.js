@@ -46,6 +46,7 @@ class Card {
     const root = row.roots.get(op), key = `${row.rank}:${op}`;
     let words = WORDS[CLASSES[cls]];
     if (state === ORIGIN && root) words = `${root.harm ? "origin" : "healed"}: ${CAUSES[root.cause] || root.cause}`;
+    if (state === PROPAGATED && cls === ORIGIN) words = "origin: made by the communication";
     if (state === ABSORBED && cls === INTENDED) words = "a mask ends here";
     if (row.rank === this.story.originRank && op === this.story.originOp) words = "first overflow";
     return { cls, words, name: printable(atlas.name(row, op)), phase: atlas.phase(row, op), look: atlas.look(row, op), detail: this.story.details[key] };
@@ -131,7 +132,7 @@ class Controls {
       for (let i = 0; i < runs.starts.length; i++) {
         const from = runs.starts[i], to = i + 1 < runs.starts.length ? runs.starts[i + 1] : row.ops, state = runs.state[i];
         const add = (cls, count) => counts.set(cls, (counts.get(cls) || 0) + count);
-        if (state !== ORIGIN && state !== ABSORBED) add(state, to - from);
+        if (state !== ORIGIN && state !== ABSORBED && !(state === PROPAGATED && row.found.size)) add(state, to - from);
         else for (let op = from; op < to; op++) add(this.map.atlas.shown(row, op, state), 1);
       }
     }
@@ -230,7 +231,7 @@ class Controls {
       this.map.draw();
     });
     const tools = { "z-in": () => this.map.zoom(0.5, 0.7), "z-out": () => this.map.zoom(2, 1.43), "z-fit": () => this.map.fit(), "z-origin": () => this.toOrigin() };
-    for (const [id, act] of Object.entries(tools)) this.find(id).addEventListener("click", act);
+    for (const [id, act] of Object.entries(tools)) this.find(id)?.addEventListener("click", act);
   }
 
   toOrigin() {

@@ -112,7 +112,7 @@ class RankMap {
 
   resize() {
     const width = Math.max(320, this.canvas.parentElement.clientWidth);
-    const height = TOP + Math.round(Math.min(Math.max(this.rows.length * 40, 160), 440));
+    const height = TOP + Math.round(Math.min(Math.max(this.rows.length * 40, 60), 440));
     this.ratio = Math.min(window.devicePixelRatio || 1, 3);
     this.width = width;
     this.height = height;
@@ -352,7 +352,7 @@ class RankMap {
     const tall = this.rowHeight;
     context.textBaseline = "middle";
     context.textAlign = "right";
-    const every = Math.max(1, Math.ceil(11 / tall));
+    const every = 2 ** Math.max(0, Math.ceil(Math.log2(12 / tall)));
     for (let i = Math.max(0, Math.floor(this.y0)); i < Math.min(this.rows.length, Math.ceil(this.y1)); i++) {
       const row = this.rows[i], y = this.pixelY(i + 0.5);
       const isOrigin = row.rank === story.originRank, chosen = this.selected && this.selected.row === row;
@@ -441,15 +441,30 @@ class RankMap {
     context.globalAlpha = story.arrivals > 64 ? 0.3 : 0.6;
     context.lineWidth = story.arrivals > 64 ? 0.8 : 1.2;
     context.beginPath();
+    const rails = [];
     for (const [, from, op, to, arrivals] of story.hops) {
-      const a = this.point(from, op);
-      to.forEach((rank, k) => {
-        const b = this.point(rank, arrivals[k]);
-        if (visible(a, b)) this.curve(a, b);
-      });
+      const a = this.point(from, op), ends = to.map((rank, k) => this.point(rank, arrivals[k])).filter(Boolean);
+      const at = a && ends.length > 6 && ends.every((b) => Math.abs(b.x - a.x) < 2);
+      if (at) rails.push([a, Math.min(a.y, ...ends.map((b) => b.y)), Math.max(a.y, ...ends.map((b) => b.y))]);
+      else for (const b of ends) if (visible(a, b)) this.curve(a, b);
     }
     context.stroke();
     context.globalAlpha = 1;
+    // A collective that reached many: one rail over its members, not a line each.
+    for (const [a, top, bottom] of rails) {
+      for (const [width, colour] of [[5, colours.css.halo], [2, colours.css.path]]) {
+        context.strokeStyle = colour;
+        context.lineWidth = width;
+        context.beginPath();
+        context.moveTo(a.x, top);
+        context.lineTo(a.x, bottom);
+        context.stroke();
+      }
+      context.fillStyle = colours.css.path;
+      context.beginPath();
+      context.arc(a.x, a.y, 3.5, 0, 7);
+      context.fill();
+    }
     if (this.rowHeight < 7) return;
     context.fillStyle = colours.css.path;
     for (const [, , , to, arrivals] of story.hops) {

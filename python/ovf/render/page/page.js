@@ -58,9 +58,13 @@ function themed(dark) {
     const data = await unpack(find("data").textContent);
     performance.mark("unpacked");
     const atlas = new Atlas(data.atlas);
+    for (const [rank, op, members] of data.findings) {
+      atlas.find(rank, op);
+      for (let i = 0; i < members.length; i += 2) atlas.find(members[i], members[i + 1]);
+    }
     for (const rank of data.broken) {
       if (!atlas.rowOf.has(rank)) {
-        const row = { rank, ops: 0, broken: true, groups: [], roots: new Map() };
+        const row = { rank, ops: 0, broken: true, groups: [], roots: new Map(), found: new Set() };
         atlas.rows.push(row);
         atlas.rowOf.set(rank, row);
       }

@@ -47,7 +47,9 @@ impl Assembler<'_> {
                 break;
             }
             for &event in given.get(&(t, m)).into_iter().flatten() {
-                for (gt, ge) in self.getters_of(t, event) {
+                let mut getters = self.getters_of(t, event);
+                getters.sort_by_key(|g| g.0 != t); // of equal ways the one that stays on its rank
+                for (gt, ge) in getters {
                     let Some(mark) = self.timelines[gt as usize].events[ge as usize].got.as_ref().and_then(|g| g.mark)
                     else {
                         continue;
