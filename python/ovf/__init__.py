@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ovf._core import DumpFormatError, OvfError, RulesError
     from ovf.analyzer import cross_rank, find_first_overflow, op_table, steps, trace_rank
     from ovf.report import (
+        Before,
         Communication,
         Finding,
         Frame,
@@ -44,6 +45,7 @@ _HOME = {
     "op_table": "ovf.analyzer",
     "steps": "ovf.analyzer",
     "trace_rank": "ovf.analyzer",
+    "Before": "ovf.report",
     "Communication": "ovf.report",
     "Finding": "ovf.report",
     "Frame": "ovf.report",
@@ -60,6 +62,7 @@ _HOME = {
 }
 
 __all__ = [
+    "Before",
     "Communication",
     "DumpFormatError",
     "Finding",

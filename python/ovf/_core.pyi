@@ -64,10 +64,15 @@ def analyze(
     rules: str | os.PathLike[str] | None = None,
     threads: int | None = None,
     map: bool = True,
+    chart: bool = False,
     progress: Progress | None = None,
     wants: list[str] = [],
-) -> tuple[str, list[str]]:
-    """Analyse one step of `discover(path)`: the report as JSON, and the records of its findings."""
+) -> tuple[str, list[str], str | None]:
+    """Analyse one step of `discover(path)`.
+
+    Returns the report as JSON, the records of its findings, and with `chart` every op of every rank as JSON (the
+    atlas of docs/report.md).
+    """
 
 def summarize(
     dump: str | os.PathLike[str] | bytes | bytearray | memoryview,
@@ -129,9 +134,10 @@ def reduce(
     ranks: list[int] | None = None,
     rules: str | os.PathLike[str] | None = None,
     threads: int | None = None,
+    chart: bool = False,
     wants: list[str] = [],
-) -> tuple[str, list[str]]:
-    """Reduce the summaries of one step, in any order, to its report: JSON, and the records of its findings.
+) -> tuple[str, list[str], str | None]:
+    """Reduce the summaries of one step, in any order, to its report: JSON, the records of its findings, the atlas.
 
     Args:
         summaries: What `summarize` and `absent` gave, under the same rules.
@@ -142,6 +148,7 @@ def reduce(
         ranks: Only these ranks.
         rules: As there.
         threads: Threads; all processors by default.
+        chart: Whether to give every op of every rank too, as JSON (the atlas of docs/report.md).
         wants: As for `analyze`.
 
     Raises:

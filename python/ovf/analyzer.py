@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
 import threading
 from pathlib import Path
@@ -35,6 +37,7 @@ def find_first_overflow(
     rules: StrPath | None = None,
     threads: int | None = None,
     allow_incomplete_ranks: bool = False,
+    chart: bool = False,
     progress: Callable[[int, int], None] | None = None,
     also: Iterable[Literal["near", "levels", "strip"]] = (),
 ) -> Report:
@@ -48,6 +51,8 @@ def find_first_overflow(
         rules: A JSON file of operator rules laid over the built-in ones (`ovf rules` prints the shape).
         threads: Threads; all processors by default.
         allow_incomplete_ranks: Whether `Report.exit_code` accepts missing, cut and unreadable ranks.
+        chart: Whether to keep the name and state of every op, which `Report.atlas` and `Report.to_html` draw from;
+            without it they read the dump again.
         progress: Called about ten times a second with (bytes read, bytes in all), from another thread.
         also: What else the report shall hold: `near` (near misses: finite values close to the end of their dtype),
             `levels` (critical, high, medium, as msProbe's graph view has them), `strip` (each rank's execution drawn
@@ -70,12 +75,11 @@ def find_first_overflow(
     wants = sorted(set(also)) + (["trend"] if len(chosen) > 1 else [])
     counters = _core.Progress()
     seen: list[dict[str, Any]] = []
+    how: dict[str, Any] = {"ranks": wanted, "rules": rules, "threads": threads, "wants": wants}
     index = chosen[0]
     with _Ticker(counters, progress):
         for index in chosen:
-            text, records = _core.analyze(
-                path, index, ranks=wanted, rules=rules, threads=threads, progress=counters, wants=wants
-            )
+            text, records, atlas = _core.analyze(path, index, **how, chart=chart, progress=counters)
             data = json.loads(text)
             seen.append(_seen(data))
             if data["verdict"] == "overflow":
@@ -85,8 +89,23 @@ def find_first_overflow(
     data["steps"] = seen
     data["steps_omitted"] = len(chosen) - len(seen)
     data["last_good"] = last_good(seen)
-    origin = Origin(path, index, wanted, rules, threads)
-    return Report(data, records, origin=origin, source=Path(path), allow_incomplete_ranks=allow_incomplete_ranks)
+    return Report(
+        data,
+        records,
+        origin=Origin(path, index, wanted, rules, threads),
+        source=Path(path),
+        allow_incomplete_ranks=allow_incomplete_ranks,
+        atlas=atlas or functools.partial(_atlas, path, index, how, hashlib.sha256(text.encode()).digest()),
+    )
+
+
+def _atlas(path: StrPath, index: int, how: dict[str, Any], digest: bytes) -> str:
+    """The atlas of a step that was analysed without it."""
+    text, _, atlas = _core.analyze(path, index, **how, chart=True)
+    if hashlib.sha256(text.encode()).digest() != digest:
+        msg = f"{path}: the dump has changed since it was analysed; analyse it again"
+        raise ValueError(msg)
+    return atlas or ""
 
 
 def _seen(data: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from ovf._core import Table
 
@@ -84,6 +84,22 @@ class Hint:
 
 
 @dataclass(frozen=True)
+class Before:
+    """An op shortly before a finding on its rank: its input and output of the largest magnitude."""
+
+    op_name: str
+    exec_order: int
+    input: Value | None
+    output: Value | None
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Before:
+        """From the JSON contract."""
+        sides = {side: Value.from_json(data[side]) if data[side] else None for side in ("input", "output")}
+        return cls(data["op_name"], data["exec_order"], **sides)
+
+
+@dataclass(frozen=True)
 class RankOp:
     """An op on a rank; `exec_order` is its place in the rank's file, from 0."""
 
@@ -116,6 +132,7 @@ class Finding:
         stack: Call stack, innermost first.
         stack_info: The same as recorded lines.
         hint: Likely cause, or `None`.
+        before: The ops before it on its rank, in file order; empty beyond the first findings of a rank.
         only_in_recompute: It ran in activation recomputation.
         members: Other members or ranks that show the same.
         missing_ranks: Ranks whose data is not in the dump, for `missing_rank`.
@@ -147,6 +164,7 @@ class Finding:
     stack: tuple[Frame, ...]
     stack_info: tuple[str, ...]
     hint: Hint | None
+    before: tuple[Before, ...]
     only_in_recompute: bool
     members: tuple[RankOp, ...]
     missing_ranks: tuple[int, ...]
@@ -172,6 +190,7 @@ class Finding:
             construct_chain=tuple(data["construct_chain"]),
             stack=tuple(_take(Frame, f) for f in data["stack"]),
             stack_info=tuple(data["stack_info"]),
+            before=tuple(Before.from_json(b) for b in data["before"]),
             hint=_take(Hint, data["hint"]) if data["hint"] else None,
             members=tuple(_take(RankOp, m) for m in data["members"]),
             missing_ranks=tuple(data["missing_ranks"]),
@@ -192,12 +211,22 @@ class PathStep:
 
 @dataclass(frozen=True)
 class Hop:
-    """A communication that brought the overflow to ranks that did not have it."""
+    """A communication that brought the overflow to ranks that did not have it.
+
+    Attributes:
+        api: API name.
+        from_rank: Rank that gave it.
+        op_name, exec_order: Op of the giver.
+        to: Ranks that got it for the first time.
+        arrivals: `exec_order` of the op by which each of them got it.
+    """
 
     api: str
     from_rank: int
     op_name: str
+    exec_order: int
     to: tuple[int, ...]
+    arrivals: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -213,7 +242,10 @@ class Spread:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Spread:
         """From the JSON contract."""
-        hops = tuple(Hop(h["api"], h["from"], h["op_name"], tuple(h["to"])) for h in data["hops"])
+        hops = tuple(
+            Hop(h["api"], h["from"], h["op_name"], h["exec_order"], tuple(h["to"]), tuple(h["arrivals"]))
+            for h in data["hops"]
+        )
         symptom = _take(RankOp, data["symptom"]) if data["symptom"] else None
         return cls(data["ops"], tuple(data["ranks"]), hops, symptom, data["symptom_kind"])
 
@@ -412,10 +444,12 @@ class Report:
         origin: Origin | None = None,
         source: Path | None = None,
         allow_incomplete_ranks: bool = False,
+        atlas: str | Callable[[], str] = "",
     ) -> None:
-        """Wrap the contract's data; `records` are the dump's records of the findings."""
+        """Wrap the contract's data; `records` are the dump's records of the findings, `atlas` JSON or how to get it."""
         self._data = data
         self._origin = origin
+        self._atlas = atlas
         self._source = source
         self._allow_incomplete = allow_incomplete_ranks
         self.findings: tuple[Finding, ...] = tuple(
@@ -573,6 +607,44 @@ class Report:
             OSError: It cannot be written.
         """
         write_new(Path(path), self.json(), self._source)
+
+    def atlas(self) -> dict[str, Any]:
+        """Every op of every rank, as plain data (docs/report.md, "Atlas").
+
+        Raises:
+            ValueError: The dump was read again for it, and has changed.
+            OSError: It was read again for it, and the operating system refused.
+        """
+        atlas: dict[str, Any] = json.loads(self._drawn())
+        return atlas
+
+    def html(self) -> str:
+        """One page that opens without a network: the verdict, a map of all ranks, the path, the tables.
+
+        Raises:
+            ValueError, OSError: As for `atlas`.
+        """
+        from ovf.render.html import html  # noqa: PLC0415 - only for this form
+
+        return html(self, self._drawn())
+
+    def to_html(self, path: str | os.PathLike[str]) -> None:
+        """Write that page to a new file.
+
+        Args:
+            path: The file. It must not exist, and must not lie in the dump.
+
+        Raises:
+            FileExistsError: The file exists; nothing is overwritten.
+            ValueError: The file would lie in the dump directory, or as for `atlas`.
+            OSError: It cannot be written.
+        """
+        write_new(Path(path), self.html(), self._source)
+
+    def _drawn(self) -> str:
+        if callable(self._atlas):
+            self._atlas = self._atlas()
+        return self._atlas
 
     def __repr__(self) -> str:
         """The verdict and the first overflow."""

@@ -22,6 +22,7 @@ _COMMANDS = {
     "export": "ovf.cli.export",
     "npu": "ovf.npu.cli",
     "ranks": "ovf.cli.ranks",
+    "report": "ovf.cli.report",
     "rules": "ovf.cli.rules",
     "steps": "ovf.cli.steps",
     "trace": "ovf.cli.trace",

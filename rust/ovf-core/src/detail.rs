@@ -16,9 +16,9 @@ use crate::hint::{HintFacts, Side, ValueFacts};
 use crate::op::{Direction, Kinds, OpName, TensorStat, Value};
 use crate::order::candidates_of;
 use crate::parse::{Part, parse_op};
-use crate::report::{Finding, FindingKind, Hint, ValueReport};
+use crate::report::{Before, Finding, FindingKind, Hint, ValueReport};
 use crate::rules::Rules;
-use crate::timeline::Timeline;
+use crate::timeline::{OpRef, Timeline};
 use crate::token::Cursor;
 use crate::verdict::Located;
 
@@ -79,16 +79,17 @@ pub(crate) fn of(files: Files, asked: &[Asked]) -> Vec<Detail> {
     details.collect()
 }
 
-/// The ops of a rank that a report or a trace may ask for, ascending: roots, and communications that delivered
-/// something bad.
+/// The ops of a rank that a report or a trace may ask for, ascending: roots, the ops before the first ones, and
+/// communications that delivered something bad.
 pub(crate) fn asked(timeline: &Timeline) -> Vec<Asked<'_>> {
     let mut forward: Vec<u32> = candidates_of(timeline).map(|m| timeline.marks[m].at.op).collect();
     forward.sort_unstable();
     let mut all: Vec<Asked> = Vec::new();
     let marks = timeline.marks.iter().map(|m| (&m.at, m.record));
+    let before = timeline.marks.iter().flat_map(|m| m.before.iter().map(|(at, record)| (at, *record)));
     let got = timeline.events.iter().zip(&timeline.event_refs);
     let got = got.filter(|(e, _)| e.got.as_ref().is_some_and(|s| !s.kinds.is_finite())).map(|(_, at)| (at, (0, 0)));
-    for (at, record) in marks.chain(got) {
+    for (at, record) in marks.chain(before).chain(got) {
         all.push(Asked { op: at.op, name: &at.name, record, forward: forward.binary_search(&at.op).is_ok() });
     }
     // Marks stand first, so of one op the place of its record is kept.
@@ -117,7 +118,7 @@ pub(crate) fn fill<S: Source>(findings: &mut [Finding], located: &[Located], sou
     let filled: Vec<(usize, Finding)> = by_rank
         .par_iter()
         .flat_map_iter(|(t, list)| {
-            let asked: Vec<Asked> = list
+            let mut asked: Vec<Asked> = list
                 .iter()
                 .map(|&i| Asked {
                     op: shared[i].exec_order,
@@ -126,11 +127,18 @@ pub(crate) fn fill<S: Source>(findings: &mut [Finding], located: &[Located], sou
                     forward: true,
                 })
                 .collect();
-            let found = sources[*t as usize].details(&asked);
+            let plain = |(at, record): &'_ (OpRef, (u64, u64))| (at.op, *record);
+            for (at, (op, record)) in list.iter().flat_map(|&i| located[i].before.iter().map(|b| (&b.0, plain(b)))) {
+                asked.push(Asked { op, name: &at.name, record, forward: false });
+            }
+            let mut found = sources[*t as usize].details(&asked);
+            let mut behind = found.split_off(list.len()).into_iter();
             list.iter()
                 .zip(found)
                 .map(|(&i, detail)| {
                     let mut finding = shared[i].clone();
+                    let ops = located[i].before.iter().zip(&mut behind);
+                    finding.before = ops.map(|((at, _), detail)| before(at, &detail)).collect();
                     values(&mut finding, &detail);
                     finding.construct_chain = detail.chain;
                     finding.stack = frames(&detail.stack, rules);
@@ -168,6 +176,31 @@ fn values(finding: &mut Finding, detail: &Detail) {
     }
     finding.only_in_recompute |= op.is_recompute;
     finding.forward_inputs = inputs(&detail.forward);
+}
+
+/// The largest values of an op before a finding.
+fn before(at: &OpRef, detail: &Detail) -> Before {
+    let name = OpName::parse(&at.name);
+    let recorded = matches!(name.direction, Direction::ParametersGrad | Direction::Debug);
+    let (mut input, mut output): (Option<ValueReport>, Option<ValueReport>) = (None, None);
+    if let Ok(op) = parse_op(&detail.record, Part::All { recorded }) {
+        for argument in &op.arguments {
+            let Value::Tensor(t) = &argument.value else { continue };
+            let place = if argument.slot.field.is_input() && !recorded { &mut input } else { &mut output };
+            if t.has_statistics()
+                && place.as_ref().is_none_or(|kept| magnitude(kept.max, kept.min) < magnitude(t.max, t.min))
+            {
+                *place = Some(value(argument.slot.to_string(), t));
+            }
+        }
+    }
+    Before { op_name: at.name.clone(), exec_order: at.op, input, output }
+}
+
+/// Largest absolute value; infinite for anything non-finite.
+fn magnitude(max: Option<f64>, min: Option<f64>) -> f64 {
+    let of = |n: Option<f64>| n.map_or(0.0, |n| if n.is_finite() { n.abs() } else { f64::INFINITY });
+    of(max).max(of(min))
 }
 
 /// What a forward call took in.

@@ -18,6 +18,9 @@
 //!
 //! What "first overflow" means, rule by rule, stands in `docs/semantics.md`.
 
+mod atlas;
+mod axis;
+mod chart;
 mod classify;
 mod collective;
 mod communication;
@@ -57,6 +60,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering as Atomic};
 
 use rayon::prelude::*;
 
+pub use atlas::{Atlas, NameList, RankRow, Root, SpotView};
+pub use chart::{Chart, Look, Spot, Stem};
 pub use classify::OpState;
 pub use collective::{Match, MatchState, Matching, Member, match_communications};
 pub use communication::{Communication, GroupKey};
@@ -70,9 +75,9 @@ pub use op_table::{OPS, OpTable};
 pub use order::{Candidate, CandidateSet, Ordering, Receipt, Source, order};
 pub use overview::{FirstSummary, StepSummary, overview};
 pub use report::{
-    Certainty, CommunicationReport, Finding, FindingKind, Hint, Hop, LevelCountReport, LevelReport, LevelsReport,
-    NearReport, Note, PathStep, RankOp, RankReport, ReadingReport, Report, SCHEMA_VERSION, Spread, TrendReport,
-    Unreadable, ValueReport, Verdict,
+    Before, Certainty, CommunicationReport, Finding, FindingKind, Hint, Hop, LevelCountReport, LevelReport,
+    LevelsReport, NearReport, Note, PathStep, RankOp, RankReport, ReadingReport, Report, SCHEMA_VERSION, Spread,
+    TrendReport, Unreadable, ValueReport, Verdict,
 };
 pub use report_table::{COMMUNICATIONS, FINDINGS, communications, findings};
 pub use rules::{Level, Rules};
@@ -197,6 +202,7 @@ fn conclude(summaries: Vec<Summary>, mut step: StepFacts, options: &Options) -> 
     let (mut report, located) = verdict::assemble(&step, &timelines, &matching, &ordering, options.wanted);
     detail::fill(&mut report.findings, &located, &records, &options.rules);
     report.first = report.findings.first().cloned();
+    report.atlas = options.wanted.chart.then(|| atlas::draw(&timelines, &matching));
     report
 }
 

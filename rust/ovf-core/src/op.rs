@@ -119,6 +119,26 @@ impl<'a> OpName<'a> {
     }
 }
 
+/// Part of the step an op belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Forward calls, recomputed ones too.
+    Forward,
+    /// Gradients.
+    Backward,
+    /// After the last backward.
+    Optimizer,
+}
+
+impl Phase {
+    /// The word used in JSON and in rules.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        ["forward", "backward", "optimizer"][self as usize]
+    }
+}
+
 /// Which kinds of non-finite number a value holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Kinds(u8);

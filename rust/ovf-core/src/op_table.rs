@@ -16,6 +16,7 @@ use std::thread::JoinHandle;
 use crate::classify::OpState;
 use crate::error::Result;
 use crate::level::level;
+use crate::op::Phase;
 use crate::op::{Direction, Kinds, Op, Rank, TensorStat, Value};
 use crate::report::Unreadable;
 use crate::rules::Rules;
@@ -24,7 +25,6 @@ use crate::source::{Bytes, RankSource, Step};
 use crate::summary::{Summary, problem_of};
 use crate::survey::Seen;
 use crate::table::{Batch, Cell, ColumnField, ColumnKind, always, perhaps};
-use crate::timeline::Phase;
 use crate::walk::Walk;
 use crate::{Options, select};
 
@@ -230,7 +230,7 @@ fn rows(
     cancel: &AtomicBool,
 ) -> (Vec<Batch>, crate::Timeline) {
     let index = scan_until(bytes, cancel);
-    let mut walk = Walk::new(bytes, &index, rules, source.rank);
+    let mut walk = Walk::new(bytes, &index, rules, source.rank, None);
     walk.over_ops(cancel);
     let timeline = walk.finish(source.rank, &source.label);
     let phases: Vec<Phase> = (0..timeline.ops).map(|op| walk.phase(op)).collect();

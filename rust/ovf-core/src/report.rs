@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::atlas::Atlas;
 use crate::collective::MatchState;
 use crate::context::Frame;
 use crate::near::NearKind;
@@ -114,6 +115,19 @@ impl RankOp {
     }
 }
 
+/// An op shortly before a finding: the growth before the fall.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Before {
+    /// Key in `data`.
+    pub op_name: String,
+    /// Place in the rank's file order, from 0.
+    pub exec_order: u32,
+    /// Its input of the largest magnitude; `null` where none has statistics.
+    pub input: Option<ValueReport>,
+    /// Its output of the largest magnitude.
+    pub output: Option<ValueReport>,
+}
+
 /// A likely cause.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Hint {
@@ -168,6 +182,8 @@ pub struct Finding {
     pub stack_info: Vec<String>,
     /// Likely cause.
     pub hint: Option<Hint>,
+    /// The ops before it on its rank, in file order; empty for findings beyond the first ones of a rank.
+    pub before: Vec<Before>,
     /// Ran only in activation recomputation; its first forward was clean.
     pub only_in_recompute: bool,
     /// Other members of the same communication that show it, or other ranks that read the same outside value.
@@ -231,8 +247,12 @@ pub struct Hop {
     pub from: Rank,
     /// Op of the giver.
     pub op_name: String,
+    /// Place of that op in the giver's file order, from 0.
+    pub exec_order: u32,
     /// Ranks that got it for the first time.
     pub to: Vec<Rank>,
+    /// Place of the op by which each of them got it, in the order of `to`.
+    pub arrivals: Vec<u32>,
 }
 
 /// One remark.
@@ -471,4 +491,7 @@ pub struct Report {
     /// Loss and gradient norm, where they were asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trend: Option<TrendReport>,
+    /// Every op of every rank, where it was asked for; not part of this JSON.
+    #[serde(skip)]
+    pub atlas: Option<Atlas>,
 }

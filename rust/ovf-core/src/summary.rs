@@ -91,14 +91,16 @@ impl Summary {
     pub fn read(source: &RankSource, options: &Options, progress: &Progress) -> Result<Self> {
         let bytes = Bytes::open(&source.dump, options.map)?;
         let path = source.dump.display().to_string();
+        let beside = |path| options.wanted.chart.then(|| Bytes::open(path, options.map).ok()).flatten();
+        let (construct, stack) = (beside(&source.construct), beside(&source.stack));
         let mut summary = Self::of(
             &RankBytes {
                 rank: source.rank,
                 label: &source.label,
                 path: &path,
                 dump: &bytes,
-                construct: None,
-                stack: None,
+                construct: construct.as_deref(),
+                stack: stack.as_deref(),
             },
             options,
             &progress.cancel,
@@ -117,6 +119,9 @@ impl Summary {
     /// Summarises a dump in memory. Its details are not kept: [`summarise_bytes`] does both.
     fn of(dump: &RankBytes, options: &Options, cancel: &AtomicBool) -> Self {
         let mut timeline = build_until(dump.dump, dump.rank, dump.label, &options.rules, options.wanted, cancel);
+        if let Some(chart) = &mut timeline.chart {
+            chart.take_sites(dump.construct, dump.stack, &options.rules);
+        }
         let unreadable = problem_of(&mut timeline, dump.path);
         Self {
             rank: dump.rank,
@@ -240,7 +245,7 @@ const CHANGED: &str = "the file changed while it was read: the job is still writ
 
 /// What a written summary always holds, whatever the caller's own report needs: it may be asked for later.
 fn written(options: &Options) -> Options {
-    let wanted = Wanted { near: true, levels: true, trend: true, strip: true };
+    let wanted = Wanted { near: true, levels: true, trend: true, strip: true, chart: true };
     Options { wanted, ..options.clone() }
 }
 

@@ -22,6 +22,8 @@ pub struct Wanted {
     pub trend: bool,
     /// Each rank's execution drawn small.
     pub strip: bool,
+    /// The name and state of every op, for drawing ([`crate::Report::atlas`]).
+    pub chart: bool,
 }
 
 /// One op, as those who look at every op see it.

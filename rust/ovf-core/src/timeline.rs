@@ -8,11 +8,13 @@ use std::sync::atomic::AtomicBool;
 
 use serde::{Deserialize, Serialize};
 
+use crate::chart::{Chart, Draft};
 use crate::classify::OpState;
 use crate::communication::{Communication, GroupKey};
 use crate::error::Position;
 use crate::level::Levels;
 use crate::near::NearMiss;
+pub use crate::op::Phase;
 use crate::op::{Kinds, Rank};
 use crate::rules::Rules;
 use crate::scan::scan_until;
@@ -27,26 +29,6 @@ pub struct OpRef {
     pub op: u32,
     /// Key in `data`.
     pub name: String,
-}
-
-/// Part of the step an op belongs to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Phase {
-    /// Forward calls, recomputed ones too.
-    Forward,
-    /// Gradients.
-    Backward,
-    /// After the last backward.
-    Optimizer,
-}
-
-impl Phase {
-    /// The word used in JSON and in rules.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        ["forward", "backward", "optimizer"][self as usize]
-    }
 }
 
 /// Why a root is one.
@@ -109,6 +91,8 @@ pub struct Mark {
     pub makers: Vec<(String, String)>,
     /// Where the record stands in the file: offset and length.
     pub record: (u64, u64),
+    /// Of the first roots: the ops before it in file order, and where their records stand.
+    pub before: Vec<(OpRef, (u64, u64))>,
 }
 
 /// Ops along the rank's primary links, ends kept, middle counted.
@@ -301,6 +285,8 @@ pub struct Timeline {
     pub trend: Option<Trend>,
     /// The rank's execution drawn small; absent unless asked for.
     pub strip: Option<String>,
+    /// Name and state of every op, where it was asked for.
+    pub chart: Option<Chart>,
 }
 
 /// A number people follow from step to step.
@@ -341,7 +327,7 @@ pub(crate) fn build_until(
     cancel: &AtomicBool,
 ) -> Timeline {
     let index = scan_until(bytes, cancel);
-    let mut walk = Walk::new(bytes, &index, rules, rank);
+    let mut walk = Walk::new(bytes, &index, rules, rank, wanted.chart.then(Draft::default));
     walk.over_ops(cancel);
     let trend = wanted.trend.then(|| walk.trend());
     let mut timeline = walk.finish(rank, label);

@@ -52,6 +52,8 @@ pub(crate) struct Located {
     pub(crate) record: (u64, u64),
     /// Slot of an input and the op that made it.
     pub(crate) makers: Vec<(String, String)>,
+    /// The ops before it, where they are kept, and the places of their records.
+    pub(crate) before: Vec<(OpRef, (u64, u64))>,
 }
 
 struct Assembler<'t> {
@@ -413,6 +415,7 @@ impl Assembler<'_> {
             stack: Vec::new(),
             stack_info: Vec::new(),
             hint: None,
+            before: Vec::new(),
             only_in_recompute: self.mark(c).is_some_and(|m| m.recompute),
             members,
             missing_ranks: missing,
@@ -424,7 +427,8 @@ impl Assembler<'_> {
             record: String::new(),
         };
         let makers = self.mark(c).map(|m| m.makers.clone()).unwrap_or_default();
-        (finding, Located { timeline: t, record, makers })
+        let before = timeline.marks.iter().find(|m| m.at.op == op).map(|m| m.before.clone()).unwrap_or_default();
+        (finding, Located { timeline: t, record, makers, before })
     }
 
     /// Whether some member of the same group lacks a call.
@@ -546,6 +550,7 @@ impl Assembler<'_> {
             near: wanted.near.then(|| self.near()),
             levels: if wanted.levels { self.levels() } else { None },
             trend: if wanted.trend { self.trend() } else { None },
+            atlas: None,
         };
         (report, located)
     }

@@ -22,6 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustc_hash::FxHashMap;
 
 use self::repeat::Repeats;
+use crate::chart::{Draft, Look};
 use crate::classify::{Evidence, Judgement, OpState, judge};
 use crate::communication::GroupKey;
 use crate::error::Position;
@@ -110,6 +111,8 @@ pub(crate) struct Walk<'a> {
     one_sided: Vec<NodeId>,
     containers: Vec<NodeId>,
     intended_terminal: Vec<NodeId>,
+    /// Where it was asked for.
+    chart: Option<Draft>,
 }
 
 #[derive(Default, Clone)]
@@ -143,7 +146,7 @@ fn shape_of(t: &TensorStat) -> (String, Vec<i64>) {
 }
 
 impl<'a> Walk<'a> {
-    pub(crate) fn new(bytes: &'a [u8], index: &'a Index, rules: &'a Rules, rank: Rank) -> Self {
+    pub(crate) fn new(bytes: &'a [u8], index: &'a Index, rules: &'a Rules, rank: Rank, chart: Option<Draft>) -> Self {
         let classes: Vec<Class> = index.entries.iter().map(|e| class_of(e.name(bytes))).collect();
         let is_gradient = |c: &Class| *c != Class::Forward;
         let first_backward = classes.iter().position(is_gradient).map(|i| i as u32);
@@ -207,6 +210,7 @@ impl<'a> Walk<'a> {
             one_sided: Vec::new(),
             containers: Vec::new(),
             intended_terminal: Vec::new(),
+            chart,
         }
     }
 
@@ -230,11 +234,6 @@ impl<'a> Walk<'a> {
         (name.prefix, name.api).hash(&mut hasher);
         let rules = self.rules;
         Rc::clone(self.operators.entry(hasher.finish()).or_insert_with(|| Rc::new(rules.operator(name))))
-    }
-
-    fn settle(&mut self, op: u32, state: OpState) {
-        self.counts.add(state);
-        self.states[op as usize] = state;
     }
 
     pub(crate) fn rules(&self) -> &'a Rules {
@@ -293,6 +292,15 @@ impl<'a> Walk<'a> {
         }
     }
 
+    /// Counts the state of an op.
+    fn note(&mut self, op: u32, state: OpState, look: impl FnOnce() -> Look) {
+        self.counts.add(state);
+        self.states[op as usize] = state;
+        if let Some(chart) = &mut self.chart {
+            chart.note(op, state, look);
+        }
+    }
+
     fn malformed(&mut self, op: u32, name: &str, stop: Stop) {
         let body = self.index.entries[op as usize].body_at();
         let (offset, expected) = match stop {
@@ -300,7 +308,7 @@ impl<'a> Walk<'a> {
             Stop::Unexpected { at, expected } => (at, expected),
         };
         let at = Position::find(self.bytes, body + offset);
-        self.settle(op, OpState::Unknown);
+        self.note(op, OpState::Unknown, Look::default);
         if self.notes.len() < HEALED_KEPT {
             self.notes.push(format!("{}:{}: expected {expected} in {name}; the op is left out", at.line, at.column));
         }
@@ -372,7 +380,7 @@ impl<'a> Walk<'a> {
             } else {
                 OpState::Clean
             };
-            self.settle(i, state);
+            self.note(i, state, Look::default);
             return;
         }
         self.compute_bad(i, name, op, rules, evidence, &bad_inputs, &bad_outputs);
@@ -519,7 +527,7 @@ impl<'a> Walk<'a> {
             Inside::Clean { has_children: true } => self.containers.push(id),
             Inside::Clean { .. } | Inside::Mask => {}
         }
-        self.settle(i, state_of(judgement));
+        self.note(i, state_of(judgement), || Look::of(op, recorded(name)));
         if judgement == Judgement::Intended && masks.is_empty() {
             self.masks += 1;
         }

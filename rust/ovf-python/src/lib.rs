@@ -87,8 +87,8 @@ fn discover(path: PathBuf) -> PyResult<Vec<StepRow>> {
 }
 
 /// What else is wanted than the answer, by name.
-fn wanted(names: &[String]) -> PyResult<Wanted> {
-    let mut wanted = Wanted::default();
+fn wanted(names: &[String], chart: bool) -> PyResult<Wanted> {
+    let mut wanted = Wanted { chart, ..Wanted::default() };
     for name in names {
         *match name.as_str() {
             "near" => &mut wanted.near,
@@ -101,9 +101,10 @@ fn wanted(names: &[String]) -> PyResult<Wanted> {
     Ok(wanted)
 }
 
-/// Analyses the step at `index` of `discover(path)`: the report as JSON, and the records of its findings.
+/// Analyses the step at `index` of `discover(path)`: the report as JSON, the records of its
+/// findings, and with `chart` every op of every rank as JSON.
 #[pyfunction]
-#[pyo3(signature = (path, index, *, ranks=None, rules=None, threads=None, map=true, progress=None, wants=Vec::new()))]
+#[pyo3(signature = (path, index, *, ranks=None, rules=None, threads=None, map=true, chart=false, progress=None, wants=Vec::new()))]
 #[allow(clippy::too_many_arguments)] // keyword arguments of one Python function
 fn analyze(
     py: Python<'_>,
@@ -113,10 +114,11 @@ fn analyze(
     rules: Option<PathBuf>,
     threads: Option<usize>,
     map: bool,
+    chart: bool,
     progress: Option<Py<progress::Progress>>,
     wants: Vec<String>,
-) -> PyResult<(String, Vec<String>)> {
-    let options = Options { wanted: wanted(&wants)?, ..options(ranks, rules, threads, map)? };
+) -> PyResult<Answer> {
+    let options = Options { wanted: wanted(&wants, chart)?, ..options(ranks, rules, threads, map)? };
     let all = steps(&path)?;
     let step = all.get(index).ok_or_else(|| pyo3::exceptions::PyIndexError::new_err("no such step"))?;
     let counters = progress.as_ref().map_or_else(Default::default, |p| p.get().counters());
@@ -125,11 +127,15 @@ fn analyze(
     as_json(&report.map_err(error::to_python)?)
 }
 
-/// The report as JSON, and the records of its findings.
-fn as_json(report: &ovf_core::Report) -> PyResult<(String, Vec<String>)> {
+/// The report as JSON, the records of its findings, and every op of every rank as JSON where it was asked for.
+type Answer = (String, Vec<String>, Option<String>);
+
+fn as_json(report: &ovf_core::Report) -> PyResult<Answer> {
     let records = report.findings.iter().map(|f| f.record.clone()).collect();
-    let text = serde_json::to_string(report).map_err(|e| OvfError::new_err(e.to_string()))?;
-    Ok((text, records))
+    let json_error = |e: serde_json::Error| OvfError::new_err(e.to_string());
+    let atlas = report.atlas.as_ref().map(serde_json::to_string).transpose().map_err(json_error)?;
+    let text = serde_json::to_string(report).map_err(json_error)?;
+    Ok((text, records, atlas))
 }
 
 /// Traces one rank of the step at `index`: the trace as JSON, and the outputs of its candidates as JSON text.

@@ -1,6 +1,7 @@
 //! The two sides of a communication record: what the rank gave, what it got.
 
 use super::{CONDITIONS_KEPT, Shapes, Walk, op_has_values, shape_of};
+use crate::chart::Look;
 use crate::classify::OpState;
 use crate::communication::{Communication, Exchange, exchanges};
 use crate::graph::{Node, Role};
@@ -27,7 +28,7 @@ impl<'a> Walk<'a> {
                 state = got;
             }
         }
-        self.settle(i, state);
+        self.note(i, state, || Look::of(op, false));
         let entry = self.index.entries[i as usize];
         if !entry.non_finite && !self.registers {
             self.repeats.learn(entry.name(self.bytes), entry.body(self.bytes), &self.events[before..]);
@@ -51,7 +52,7 @@ impl<'a> Walk<'a> {
             self.supersede_before(event, &communication);
             self.events[event].communication = communication;
         }
-        self.settle(i, OpState::Clean);
+        self.note(i, OpState::Clean, Look::default);
         true
     }
 

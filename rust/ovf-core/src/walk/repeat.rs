@@ -96,7 +96,8 @@ fn around_number(name: &[u8]) -> Option<(&[u8], &[u8])> {
 mod tests {
     use super::*;
 
-    const BODY: &str = r#"{"input_args": [{"Max": 1.5, "Min": -2, "Mean": null, "Norm": 1e5}], "output": [{"Max": 7}]}"#;
+    const BODY: &str =
+        r#"{"input_args": [{"Max": 1.5, "Min": -2, "Mean": null, "Norm": 1e5}], "output": [{"Max": 7}]}"#;
 
     #[test]
     fn only_finite_numbers_may_differ() {

@@ -14,12 +14,16 @@ use crate::provenance::NodeId;
 use crate::rules::Is;
 use crate::scan::Ending;
 use crate::timeline::{
-    Cause, Completeness, Counts, Mark, Phase, Problem, Symptom, TIMELINE_VERSION, Terminal, Timeline, Trail,
+    Cause, Completeness, Counts, Mark, OpRef, Phase, Problem, Symptom, TIMELINE_VERSION, Terminal, Timeline, Trail,
 };
 
 /// Roots of a rank whose inputs' makers are looked up, and how many ops before them.
 const MAKERS_FOR: usize = 8;
 const MAKERS_WITHIN: u32 = 64;
+/// Roots of each sort (own, received) whose ops before are kept: enough for the first finding and those beside it.
+const ROOTS_WITH_BEFORE: u32 = 3;
+/// Ops kept before such a root: what fits beside an answer.
+const OPS_BEFORE: u32 = 12;
 
 impl Walk<'_> {
     pub(crate) fn finish(&mut self, rank: Rank, label: &str) -> Timeline {
@@ -82,6 +86,11 @@ impl Walk<'_> {
         if self.index.duplicates > 0 {
             self.notes.push(format!("{} op names stand twice; the last record of each counts", self.index.duplicates));
         }
+        let chart = self.chart.take().map(|draft| {
+            let mut chart = draft.finish(total, self.has_statistics);
+            chart.take_names((0..total).map(|op| (self.name(op), self.phase(op))));
+            chart
+        });
         Timeline {
             version: TIMELINE_VERSION,
             rank,
@@ -111,6 +120,7 @@ impl Walk<'_> {
             levels: None,
             trend: None,
             strip: None,
+            chart,
         }
     }
 
@@ -228,6 +238,7 @@ impl Walk<'_> {
             }
         }
         let (mut harmful, mut healed, mut omitted) = (0, 0, 0);
+        let (mut own, mut got) = (0, 0);
         let mut marks = Vec::new();
         let mut mark_of = FxHashMap::default();
         for (id, node) in self.graph.nodes.iter().enumerate() {
@@ -250,7 +261,13 @@ impl Walk<'_> {
                 continue;
             }
             mark_of.insert(id, marks.len() as u32);
-            let entry = &self.index.entries[node.op as usize];
+            let counted = if received { &mut got } else { &mut own };
+            *counted += u32::from(received || node.harm);
+            let before = if (received || node.harm) && *counted <= ROOTS_WITH_BEFORE {
+                self.before(node.op)
+            } else {
+                Vec::new()
+            };
             let shapes = self.shapes.get(&id).cloned().unwrap_or_default();
             marks.push(Mark {
                 at: self.op_ref(node.op),
@@ -272,7 +289,8 @@ impl Walk<'_> {
                 bad_in: shapes.bad_in,
                 bad_out: shapes.bad_out,
                 makers: if node.harm && !received && harmful <= MAKERS_FOR { self.makers(node.op) } else { Vec::new() },
-                record: (entry.body_at() as u64, entry.body(self.bytes).len() as u64),
+                record: self.record(node.op),
+                before,
             });
         }
         (marks, mark_of, omitted)
@@ -311,6 +329,16 @@ impl Walk<'_> {
         }
         found.sort();
         found
+    }
+
+    fn record(&self, op: u32) -> (u64, u64) {
+        let entry = &self.index.entries[op as usize];
+        (entry.body_at() as u64, entry.body(self.bytes).len() as u64)
+    }
+
+    /// The ops before one, in file order.
+    fn before(&self, op: u32) -> Vec<(OpRef, (u64, u64))> {
+        (op.saturating_sub(OPS_BEFORE)..op).map(|at| (self.op_ref(at), self.record(at))).collect()
     }
 
     fn cause(&self, id: NodeId, node: &Node) -> Cause {
