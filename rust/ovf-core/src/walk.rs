@@ -80,7 +80,6 @@ pub(crate) struct Walk<'a> {
     /// No record has an output.
     inputs_only: bool,
     rank: Rank,
-    parser: Parser,
     repeats: Repeats,
     operators: FxHashMap<u64, Rc<OperatorRules<'a>>>,
     communications: FxHashMap<u64, Option<&'a CommunicationRow>>,
@@ -183,7 +182,6 @@ impl<'a> Walk<'a> {
             modules_only,
             inputs_only,
             rank,
-            parser: Parser::new(Numbers::OfNonFinite),
             repeats: Repeats::default(),
             operators: FxHashMap::default(),
             communications: FxHashMap::default(),
@@ -252,10 +250,10 @@ impl<'a> Walk<'a> {
             let raw = self.name(i);
             let name = OpName::parse(&raw);
             let part = Part::All { recorded: recorded(&name) };
-            let op = parser.op(self.index.entries[i as usize].body(self.bytes), part).ok();
+            let op = parser.op(self.index.entries[i as usize].body(self.bytes), part).ok().map(|(op, _)| op);
             let operator = self.rules_of(&name);
             let state = self.states[i as usize];
-            look(&Seen { i, raw: &raw, name, op: op.as_ref(), state, operator: &operator });
+            look(&Seen { i, raw: &raw, name, op, state, operator: &operator });
         }
     }
 
@@ -264,7 +262,8 @@ impl<'a> Walk<'a> {
     }
 
     pub(crate) fn over_ops(&mut self, cancel: &AtomicBool) {
-        let (values, registers) = self.what_can_be_judged();
+        let mut parser = Parser::new(Numbers::OfNonFinite);
+        let (values, registers) = self.what_can_be_judged(&mut parser);
         self.has_statistics = values || registers;
         self.registers = self.index.task.as_deref() == Some("nan_check") || (registers && !values);
         for i in 0..self.index.entries.len() {
@@ -276,17 +275,14 @@ impl<'a> Walk<'a> {
             if cancel.load(Ordering::Relaxed) {
                 return;
             }
-            if communicates && !entry.non_finite && self.repeat(i as u32) {
-                continue;
-            }
             let raw = self.name(i as u32);
             let name = OpName::parse(&raw);
             let recorded = matches!(name.direction, Direction::ParametersGrad | Direction::Debug);
             // What a finite communication gave back is not needed: its inputs say who takes part.
             let part = if communicates && !entry.non_finite { Part::Inputs } else { Part::All { recorded } };
-            match self.parser.op(entry.body(self.bytes), part) {
-                Ok(op) if communicates => self.communicate(i as u32, &name, &op),
-                Ok(op) => self.compute(i as u32, &name, &op),
+            match parser.op(entry.body(self.bytes), part) {
+                Ok((op, template)) if communicates => self.communicate(i as u32, &name, op, template),
+                Ok((op, _)) => self.compute(i as u32, &name, op),
                 Err(stop) => self.malformed(i as u32, &raw, stop),
             }
         }
@@ -316,15 +312,15 @@ impl<'a> Walk<'a> {
 
     /// Whether a value has statistics, and if none has, whether a register was read: xor and structure dumps hold
     /// neither. Most dumps show it in their first record.
-    fn what_can_be_judged(&mut self) -> (bool, bool) {
+    fn what_can_be_judged(&self, parser: &mut Parser<'a>) -> (bool, bool) {
         let mut registers = false;
         for (i, entry) in self.index.entries.iter().enumerate() {
             let direction = OpName::parse(&self.name(i as u32)).direction;
             let recorded = matches!(direction, Direction::ParametersGrad | Direction::Debug);
-            let Ok(op) = self.parser.op(entry.body(self.bytes), Part::All { recorded }) else {
+            let Ok((op, _)) = parser.op(entry.body(self.bytes), Part::All { recorded }) else {
                 continue;
             };
-            if op_has_values(&op) {
+            if op_has_values(op) {
                 return (true, registers);
             }
             registers |= op.register.is_some();
