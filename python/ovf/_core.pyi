@@ -1,7 +1,7 @@
 """The compiled half of ovf; use the functions of `ovf` itself."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeAlias, final
 
 from typing_extensions import Self
@@ -84,9 +84,15 @@ def analyze(
     rules: str | os.PathLike[str] | None = None,
     threads: int | None = None,
     map: bool = True,
+    chart: bool = False,
     progress: Progress | None = None,
-) -> tuple[str, list[str]]:
-    """Analyse one step of `discover(path)`: the report as JSON, and the records of its findings."""
+    wants: list[str] = [],
+) -> tuple[str, list[str], str | None]:
+    """Analyse one step of `discover(path)`.
+
+    Returns the report as JSON, the records of its findings, and with `chart` every op of every rank as JSON (the
+    atlas of docs/report.md).
+    """
 
 def summarize(
     dump: str | os.PathLike[str] | bytes | bytearray | memoryview,
@@ -158,8 +164,10 @@ def reduce(
     ranks: list[int] | None = None,
     rules: str | os.PathLike[str] | None = None,
     threads: int | None = None,
-) -> tuple[str, list[str]]:
-    """Reduce the summaries of one step, in any order, to its report: JSON, and the records of its findings.
+    chart: bool = False,
+    wants: list[str] = [],
+) -> tuple[str, list[str], str | None]:
+    """Reduce the summaries of one step, in any order, to its report: JSON, the records of its findings, the atlas.
 
     Args:
         summaries: What `summarize` and `absent` gave, under the same rules.
@@ -170,6 +178,8 @@ def reduce(
         ranks: Only these ranks.
         rules: As there.
         threads: Threads; all processors by default.
+        chart: Whether to give every op of every rank too, as JSON (the atlas of docs/report.md).
+        wants: As for `analyze`.
 
     Raises:
         DumpFormatError: Bytes that are no summary, of another version, damaged, or made under other rules.
@@ -185,6 +195,57 @@ def trace(
     rules: str | os.PathLike[str] | None = None,
 ) -> tuple[str, list[str]]:
     """Trace one rank: the trace as JSON, and the outputs of its candidates as JSON text."""
+
+def overview(
+    path: _Path | Sequence[_Path],
+    indices: list[int],
+    *,
+    ranks: list[int] | None = None,
+    rules: str | os.PathLike[str] | None = None,
+    threads: int | None = None,
+    map: bool = True,
+    progress: Progress | None = None,
+) -> str:
+    """Summarise the steps at `indices` of `discover(path)`, as JSON."""
+
+def op_table(
+    path: _Path | Sequence[_Path],
+    indices: list[int],
+    *,
+    ranks: list[int] | None = None,
+    rules: str | os.PathLike[str] | None = None,
+    threads: int | None = None,
+    map: bool = True,
+) -> Table:
+    """The table of all ops of the steps at `indices`."""
+
+def report_table(report: str, name: str) -> Table:
+    """The table `findings` or `communications` of a report, given as JSON."""
+
+@final
+class Table:
+    """A table in Arrow's terms (the Arrow PyCapsule interface), and as text.
+
+    Rows are made while it is read; each reading starts over.
+    """
+
+    @property
+    def columns(self) -> list[tuple[str, str, bool]]:
+        """The columns: name, Arrow type as text, whether it may be null."""
+    @property
+    def unreadable(self) -> list[str]:
+        """Dumps that the last reading could not read, or not to their end, a line each."""
+    def text(self, form: str) -> Iterator[bytes]:
+        """The table as text in pieces.
+
+        Args:
+            form: `csv` or `jsonl`.
+
+        Raises:
+            ValueError: No such form.
+        """
+    def __arrow_c_schema__(self) -> object: ...
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
 
 def effective_rules(rules: str | os.PathLike[str] | None = None) -> str:
     """The operator table in force, as JSON."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
 import os
 import threading
@@ -10,11 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ovf import _core
-from ovf.report import Report
+from ovf.report import Origin, Report
+from ovf.step import StepSummary, last_good
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from typing import Literal
 
+    Extra = Literal["near", "levels", "strip"]
     StrPath = str | os.PathLike[str]
     StrPaths = StrPath | Sequence[StrPath]
 
@@ -36,7 +41,9 @@ def find_first_overflow(
     threads: int | None = None,
     allow_incomplete_ranks: bool = False,
     mmap: bool | None = None,
+    chart: bool = False,
     progress: Callable[[int, int], None] | None = None,
+    also: Iterable[Extra] = (),
 ) -> Report:
     """Name the first overflow of a dump.
 
@@ -52,7 +59,12 @@ def find_first_overflow(
         mmap: Whether large files may be mapped. By default they are, unless the environment variable `OVF_NO_MMAP` is
             set to something but `0`; files on network file systems and files written in the last ten seconds are read
             in any case, because another process could cut them short under a map.
+        chart: Whether to keep the name and state of every op, which `Report.atlas` and `Report.to_html` draw from;
+            without it they read the dump again.
         progress: Called about ten times a second with (bytes read, bytes in all), from another thread.
+        also: What else the report shall hold: `near` (near misses: finite values close to the end of their dtype),
+            `levels` (critical, high, medium, as msProbe's graph view has them), `strip` (each rank's execution drawn
+            small). `near` and `levels` parse every op.
 
     Returns:
         The report of the first step with an overflow; without one, of the last step. `Report.steps` names all that
@@ -69,22 +81,124 @@ def find_first_overflow(
     found = _core.discover(paths)
     chosen = choose([row[:2] for row in found], step, paths)
     wanted = sorted(set(ranks)) if ranks is not None else None
-    may_map = os.environ.get("OVF_NO_MMAP", "0") in {"", "0"} if mmap is None else mmap
+    may_map = _may_map(mmap)
+    wants = sorted(set(also)) + (["trend"] if len(chosen) > 1 else [])
     counters = _core.Progress()
     seen: list[dict[str, Any]] = []
+    how: dict[str, Any] = {"ranks": wanted, "rules": rules, "threads": threads, "map": may_map, "wants": wants}
+    index = chosen[0]
     with _Ticker(counters, progress):
         for index in chosen:
-            text, records = _core.analyze(
-                paths, index, ranks=wanted, rules=rules, threads=threads, map=may_map, progress=counters
-            )
+            text, records, atlas = _core.analyze(paths, index, **how, chart=chart, progress=counters)
             data = json.loads(text)
-            seen.append({"step": data["step"], "step_label": data["step_label"], "verdict": data["verdict"]})
+            seen.append(seen_of(data))
             if data["verdict"] == "overflow":
                 break
     if data["verdict"] == "no_evidence" and any(s["verdict"] == "clean" for s in seen):
         data["verdict"], data["incomplete"] = "clean", True
     data["steps"] = seen
-    return Report(data, records, source=[Path(p) for p in paths], allow_incomplete_ranks=allow_incomplete_ranks)
+    data["steps_omitted"] = len(chosen) - len(seen)
+    data["last_good"] = last_good(seen)
+    return Report(
+        data,
+        records,
+        origin=Origin(paths, index, wanted, rules, threads, may_map),
+        source=[Path(p) for p in paths],
+        allow_incomplete_ranks=allow_incomplete_ranks,
+        atlas=atlas or functools.partial(_atlas, paths, index, how, hashlib.sha256(text.encode()).digest()),
+    )
+
+
+def _may_map(mmap: bool | None) -> bool:
+    """Whether files may be mapped, by the argument or the environment."""
+    return os.environ.get("OVF_NO_MMAP", "0") in {"", "0"} if mmap is None else mmap
+
+
+def _atlas(paths: list[StrPath], index: int, how: dict[str, Any], digest: bytes) -> str:
+    """The atlas of a step that was analysed without it."""
+    text, _, atlas = _core.analyze(paths, index, **how, chart=True)
+    if hashlib.sha256(text.encode()).digest() != digest:
+        msg = f"{', '.join(map(str, paths))}: the dump has changed since it was analysed; analyse it again"
+        raise ValueError(msg)
+    return atlas or ""
+
+
+def seen_of(data: dict[str, Any]) -> dict[str, Any]:
+    """What is remembered of a step that was looked at."""
+    first, trend = data["first"], data.get("trend") or {}
+    value = {name: (trend.get(name) or {}).get("value") for name in ("loss", "gradient_norm")}
+    place = {k: first[k] for k in ("rank", "op_name", "exec_order")} if first else None
+    return {"step": data["step"], "step_label": data["step_label"], "verdict": data["verdict"], "first": place, **value}
+
+
+def steps(
+    path: StrPaths,
+    *,
+    step: int | str | None = None,
+    ranks: Iterable[int] | None = None,
+    rules: StrPath | None = None,
+    threads: int | None = None,
+    mmap: bool | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[StepSummary]:
+    """Summarise every step of a dump root: verdict, first overflow, loss, gradient norm.
+
+    Args:
+        path: As for `find_first_overflow`.
+        step: As there.
+        ranks: As there; every step must have them.
+        rules: As there.
+        threads: As there. As many steps are held in memory as there are threads.
+        mmap: As there.
+        progress: As there.
+
+    Returns:
+        One summary a step, in order.
+
+    Raises:
+        FileNotFoundError, ovf.DumpFormatError, ovf.RulesError, ValueError, OSError: As for `find_first_overflow`.
+    """
+    paths = listed(path)
+    chosen = choose([row[:2] for row in _core.discover(paths)], step, paths)
+    wanted = sorted(set(ranks)) if ranks is not None else None
+    how: dict[str, Any] = {"ranks": wanted, "rules": rules, "threads": threads, "map": _may_map(mmap)}
+    counters = _core.Progress()
+    with _Ticker(counters, progress):
+        text = _core.overview(paths, chosen, **how, progress=counters)
+    return [StepSummary.from_json(data) for data in json.loads(text)]
+
+
+def op_table(
+    path: StrPaths,
+    *,
+    step: int | str | None = None,
+    ranks: Iterable[int] | None = None,
+    rules: StrPath | None = None,
+    threads: int | None = None,
+    mmap: bool | None = None,
+) -> _core.Table:
+    """The table of all ops, for any reader of the Arrow PyCapsule interface: `polars.DataFrame(ovf.op_table(path))`.
+
+    Args:
+        path: As for `find_first_overflow`; all its steps.
+        step: Only this step.
+        ranks: As there.
+        rules: As there.
+        threads: As there. As many ranks (and one more) are held in memory.
+        mmap: As there.
+
+    Returns:
+        The table; its columns are described in `docs/tables.md`. Rows are made while it is read, anew each time.
+        `unreadable` names the dumps that the last reading could not read to their end.
+
+    Raises:
+        FileNotFoundError, ovf.DumpFormatError, ovf.RulesError, ValueError, OSError: As for `find_first_overflow`;
+            what concerns the files themselves, when the table is read.
+    """
+    paths = listed(path)
+    chosen = choose([row[:2] for row in _core.discover(paths)], step, paths)
+    wanted = sorted(set(ranks)) if ranks is not None else None
+    return _core.op_table(paths, chosen, ranks=wanted, rules=rules, threads=threads, map=_may_map(mmap))
 
 
 def cross_rank(path: StrPaths, *, step: int | str | None = None, rules: StrPath | None = None) -> dict[str, Any]:

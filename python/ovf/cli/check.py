@@ -24,6 +24,7 @@ from ovf.cli.screen import complain, console_for, progress_bar, write_output
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ovf.analyzer import Extra
     from ovf.report import Report
 
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["text", "json", "jsonl", "msprobe"]),
+    type=click.Choice(["text", "json", "jsonl", "msprobe", "trace"]),
     default="text",
     show_default=True,
 )
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 @click.option("--ranks", callback=parse_ranks, help="Only these ranks, like 0,3,8-15.")
 @rules_option
 @click.option("--top", type=click.IntRange(1), default=1, show_default=True, help="Findings to show in full.")
+@click.option("--near", is_flag=True, help="Also near misses: values close to their dtype's end, sudden growth.")
+@click.option("--levels", is_flag=True, help="Also critical, high and medium as msProbe's graph view has them.")
 @click.option("--threads", type=click.IntRange(1), help="Threads; all processors by default.")
 @click.option("--no-mmap", is_flag=True, help="Read large files instead of mapping them (also: OVF_NO_MMAP=1).")
 @click.option(
@@ -91,6 +94,8 @@ def check(
     ranks: list[int] | None,
     rules: Path | None,
     top: int,
+    near: bool,
+    levels: bool,
     threads: int | None,
     no_mmap: bool,
     allow_incomplete_ranks: bool,
@@ -117,6 +122,8 @@ def check(
     if form == "msprobe" and output is not None and output.suffix:
         msg = f"--format msprobe writes into a folder; {output} looks like a file"
         raise click.UsageError(msg)
+    asked: dict[Extra, bool] = {"near": near, "levels": levels, "strip": form in {"text", "trace"}}
+    also = [name for name, wanted in asked.items() if wanted]
     started = time.perf_counter()
     if watch:
         from ovf.watch import Watch  # noqa: PLC0415 - only for this mode
@@ -131,6 +138,7 @@ def check(
             settle=settle,
             allow_incomplete_ranks=allow_incomplete_ranks,
             say=say,
+            also=also,
         )
         report = looking.until_overflow(interval)
     else:
@@ -144,6 +152,7 @@ def check(
                 mmap=False if no_mmap else None,
                 allow_incomplete_ranks=allow_incomplete_ranks,
                 progress=progress,
+                also=also,
             )
     seconds = time.perf_counter() - started
     to_folder = output is not None and not output.suffix
@@ -155,7 +164,7 @@ def check(
         _write_msprobe(report, output if to_folder and output else output or Path("output"), dump, quiet=quiet)
     elif to_folder and output is not None:
         output.mkdir(parents=True, exist_ok=True)
-        target = output / f"ovf_report.{form}"
+        target = output / (f"ovf_report.{form}" if form != "trace" else "ovf_trace.json")
         _write_file(report, form, target, dump, seconds=seconds, top=top, verbose=verbose)
         complain(f"wrote {target}", quiet=quiet)
     code = report.exit_code
@@ -170,6 +179,10 @@ def _print(report: Report, form: str, *, seconds: float, top: int, verbose: bool
 
         for line in jsonl(report):
             click.echo(line)
+    elif form == "trace":
+        from ovf.render.trace import trace  # noqa: PLC0415 - only for this form
+
+        click.echo(trace(report), nl=False)
     else:
         from ovf.render.text import render  # noqa: PLC0415 - only for this form
 
@@ -185,6 +198,10 @@ def _write_file(
         from ovf.render.jsonl import jsonl  # noqa: PLC0415 - only for this form
 
         text = "".join(f"{line}\n" for line in jsonl(report))
+    elif form == "trace":
+        from ovf.render.trace import trace  # noqa: PLC0415 - only for this form
+
+        text = trace(report)
     else:
         import io  # noqa: PLC0415 - only for this form
 

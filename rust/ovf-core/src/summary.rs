@@ -18,6 +18,7 @@ use crate::progress::{Progress, Watch};
 use crate::report::Unreadable;
 use crate::rules::Rules;
 use crate::source::{RankSource, Step};
+use crate::survey::Wanted;
 use crate::timeline::{Completeness, Timeline, build_until};
 
 /// One rank, reduced.
@@ -97,13 +98,22 @@ impl Summary {
     pub fn read(source: &RankSource, options: &Options, progress: &Progress) -> Result<Self> {
         let watch = Watch::new(progress);
         let bytes = Bytes::read(&source.dump, options.map, &watch)?;
-        let summary = Self::from_open(source, &bytes, options, &watch)?;
+        let beside = |path| options.wanted.chart.then(|| Bytes::open(path, options.map).ok()).flatten();
+        let (construct, stack) = (beside(&source.construct), beside(&source.stack));
+        let summary = Self::from_open(source, &bytes, [construct.as_ref(), stack.as_ref()], options, &watch)?;
         watch.end();
         progress.ranks.fetch_add(1, Ordering::Relaxed);
         Ok(summary)
     }
 
-    fn from_open(source: &RankSource, bytes: &Bytes, options: &Options, watch: &Watch) -> Result<Self> {
+    /// A rank from its open file; `beside` are its `construct.json` and `stack.json`, where the chart needs them.
+    fn from_open(
+        source: &RankSource,
+        bytes: &Bytes,
+        beside: [Option<&Bytes>; 2],
+        options: &Options,
+        watch: &Watch,
+    ) -> Result<Self> {
         if source.is_summary() || is_summary(bytes) {
             let summary = Self::decode(bytes, &source.dump, &options.rules)?;
             return if summary.rank == source.rank {
@@ -119,8 +129,8 @@ impl Summary {
             label: &source.label,
             path: &path,
             dump: bytes,
-            construct: None,
-            stack: None,
+            construct: beside[0].map(|b| &**b),
+            stack: beside[1].map(|b| &**b),
         };
         let mut summary = Self::of(&dump, options, watch);
         if let Some(timeline) = &mut summary.timeline
@@ -136,25 +146,11 @@ impl Summary {
 
     /// Summarises a dump in memory. Its details are not kept: [`summarise_bytes`] does both.
     fn of(dump: &RankBytes, options: &Options, watch: &Watch) -> Self {
-        let mut timeline = build_until(dump.dump, dump.rank, dump.label, &options.rules, watch);
-        let unreadable = timeline.problem.take().map(|problem| {
-            let help = match timeline.completeness {
-                Completeness::Cut => "the job was stopped while msProbe wrote the file; the ops after the cut are lost",
-                Completeness::Empty => {
-                    "nothing was recorded: was the step reached, and PrecisionDebugger.stop() called?"
-                }
-                _ => "dump the rank again, or leave it out with --ranks",
-            };
-            Unreadable {
-                rank: dump.rank,
-                path: dump.path.to_owned(),
-                line: problem.position.map(|p: Position| p.line),
-                column: problem.position.map(|p| p.column),
-                message: problem.message,
-                help: Some(help.to_owned()),
-                ops_used: timeline.ops,
-            }
-        });
+        let mut timeline = build_until(dump.dump, dump.rank, dump.label, &options.rules, options.wanted, watch);
+        if let Some(chart) = &mut timeline.chart {
+            chart.take_sites(dump.construct, dump.stack, &options.rules);
+        }
+        let unreadable = problem_of(&mut timeline, dump.path);
         Self {
             rank: dump.rank,
             label: dump.label.to_owned(),
@@ -210,7 +206,12 @@ impl Summary {
 
     /// Whether two summaries of a rank are interchangeable.
     pub(crate) fn says_the_same(&self, other: &Self) -> bool {
-        (&self.path, &self.timeline, &self.unreadable) == (&other.path, &other.timeline, &other.unreadable)
+        let same = match (&self.timeline, &other.timeline) {
+            (Some(a), Some(b)) => a.bare() == b.bare(),
+            (None, None) => true,
+            _ => false,
+        };
+        same && (&self.path, &self.unreadable) == (&other.path, &other.unreadable)
     }
 
     /// Reads a written summary; [`Summary::step`] is the step it belongs to.
@@ -270,9 +271,30 @@ impl Summary {
 
 const STILL_WRITTEN: &str = "the job is still writing; analyse again when it is done";
 
+/// What is wrong with a rank's file, taken out of its timeline.
+pub(crate) fn problem_of(timeline: &mut Timeline, path: &str) -> Option<Unreadable> {
+    timeline.problem.take().map(|problem| {
+        let help = match timeline.completeness {
+            Completeness::Cut => "the job was stopped while msProbe wrote the file; the ops after the cut are lost",
+            Completeness::Empty => "nothing was recorded: was the step reached, and PrecisionDebugger.stop() called?",
+            _ => "dump the rank again, or leave it out with --ranks",
+        };
+        Unreadable {
+            rank: timeline.rank,
+            path: path.to_owned(),
+            line: problem.position.map(|p: Position| p.line),
+            column: problem.position.map(|p| p.column),
+            message: problem.message,
+            help: Some(help.to_owned()),
+            ops_used: timeline.ops,
+        }
+    })
+}
+
 /// What a written summary always holds, whatever the caller's own report needs: it may be asked for later.
 fn written(options: &Options) -> Options {
-    options.clone()
+    let wanted = Wanted { near: true, levels: true, trend: true, strip: true, chart: true };
+    Options { wanted, ..options.clone() }
 }
 
 /// Summarises a dump in memory, details included, as the bytes of a summary. Soon after `cancel` is set it stops, and
@@ -310,14 +332,14 @@ pub fn summarise_files(
         Ok(bytes) => bytes,
         Err(error) => return Summary::not_opened(source, &error).encode(step, rules, None),
     };
-    let summary = Summary::from_open(source, &bytes, options, &watch)?;
+    let open = |path| Bytes::open(path, options.map).ok();
+    let (construct, stack) = (open(&source.construct), open(&source.stack));
+    let summary = Summary::from_open(source, &bytes, [construct.as_ref(), stack.as_ref()], options, &watch)?;
     watch.end();
     progress.ranks.fetch_add(1, Ordering::Relaxed);
     if summary.step.is_some() {
         return Ok(bytes.to_vec());
     }
-    let open = |path| Bytes::open(path, options.map).ok();
-    let (construct, stack) = (open(&source.construct), open(&source.stack));
     let files = Files { dump: &bytes, construct: construct.as_deref(), stack: stack.as_deref() };
     summary.encode(step, rules, Some(files))
 }

@@ -9,7 +9,7 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 
 use crate::error::to_python;
-use crate::{Rank, as_json, interruptible, options, progress};
+use crate::{Answer, Rank, as_json, interruptible, options, progress, wanted};
 
 /// A file on disk or its content.
 enum Content {
@@ -137,9 +137,10 @@ pub(crate) fn about(summary: PyBackedBytes, path: &str, rules: Option<PathBuf>) 
     Ok(told.to_string())
 }
 
-/// Reduces the summaries of one step to its report: JSON, and the records of its findings.
+/// Reduces the summaries of one step to its report: JSON, the records of its findings, and with `chart` every op of
+/// every rank.
 #[pyfunction]
-#[pyo3(signature = (summaries, *, step_number=None, step_label="", notes=None, chosen=false, ranks=None, rules=None, threads=None))]
+#[pyo3(signature = (summaries, *, step_number=None, step_label="", notes=None, chosen=false, ranks=None, rules=None, threads=None, chart=false, wants=Vec::new()))]
 #[allow(clippy::too_many_arguments)] // keyword arguments of one Python function
 pub(crate) fn reduce(
     py: Python<'_>,
@@ -151,8 +152,10 @@ pub(crate) fn reduce(
     ranks: Option<Vec<Rank>>,
     rules: Option<PathBuf>,
     threads: Option<usize>,
-) -> PyResult<(String, Vec<String>)> {
-    let options = options(ranks, rules, threads, true)?;
+    chart: bool,
+    wants: Vec<String>,
+) -> PyResult<Answer> {
+    let options = ovf_core::Options { wanted: wanted(&wants, chart)?, ..options(ranks, rules, threads, true)? };
     let facts = StepFacts {
         number: step_number,
         label: step_label.to_owned(),

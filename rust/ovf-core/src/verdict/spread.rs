@@ -58,7 +58,9 @@ impl Assembler<'_> {
                 break;
             }
             for event in given.events(t, m) {
-                for (gt, ge) in self.getters_of(t, event, &mut met) {
+                let mut getters = self.getters_of(t, event, &mut met);
+                getters.sort_by_key(|g| g.0 != t); // of equal ways the one that stays on its rank
+                for (gt, ge) in getters {
                     let Some(mark) = self.timelines[gt as usize].events[ge as usize].got.as_ref().and_then(|g| g.mark)
                     else {
                         continue;
@@ -91,7 +93,10 @@ impl Assembler<'_> {
                 let via = if path.is_empty() { "origin" } else { "data" };
                 path.push(self.step(t, &giving, via, 0));
             }
-            path.push(self.step(to, &self.event_op(to, got).0, "communication", 0));
+            let arrival = self.event_op(to, got).0;
+            if path.last().is_none_or(|p: &PathStep| p.rank != self.rank(to) || p.exec_order != arrival.op) {
+                path.push(self.step(to, &arrival, "communication", 0));
+            }
             entered_by = Some(());
         }
         let last = &self.timelines[end.0 as usize].terminals[terminal];
@@ -202,13 +207,15 @@ impl Assembler<'_> {
                     }
                     if !std::mem::replace(&mut reached[gt as usize], true) {
                         timelines.push(gt);
-                        new.push(self.rank(gt));
+                        new.push((self.rank(gt), self.event_op(gt, ge).0.op));
                     }
                 }
                 if !new.is_empty() {
                     let op = self.event_op(t, event).0;
                     let api = self.timelines[t as usize].events[event as usize].communication.api.clone();
-                    hops.push(Hop { api, from: self.rank(t), op_name: op.name, to: new });
+                    let (to, arrivals) = new.into_iter().unzip();
+                    let exec_order = op.op;
+                    hops.push(Hop { api, from: self.rank(t), op_name: op.name, exec_order, to, arrivals });
                 }
             }
         }
