@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import threading
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +15,10 @@ from ovf import _core
 from ovf.report import Report
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterable
 
     StrPath = str | os.PathLike[str]
+    StrPaths = StrPath | Sequence[StrPath]
 
 if _core.DEBUG_BUILD:
     import warnings
@@ -28,13 +30,14 @@ _PROGRESS_SECONDS = 0.1
 
 
 def find_first_overflow(
-    path: StrPath,
+    path: StrPaths,
     *,
     step: int | str | None = None,
     ranks: Iterable[int] | None = None,
     rules: StrPath | None = None,
     threads: int | None = None,
     allow_incomplete_ranks: bool = False,
+    mmap: bool | None = None,
     chart: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
@@ -42,12 +45,16 @@ def find_first_overflow(
 
     Args:
         path: A dump root (steps are analysed in order until one has an overflow), a step directory with one folder a
-            rank, a rank folder, or one `dump.json`.
+            rank, a rank folder, or one `dump.json`; summaries of ranks (`ovf summarize`) may stand in place of rank
+            folders. Or several such paths that hold one dump together, such as the disks of several hosts.
         step: Only this step: its number, or its folder below the root (`"actor_train/step0"`).
         ranks: Only these global ranks; all by default.
         rules: A JSON file of operator rules laid over the built-in ones (`ovf rules` prints the shape).
         threads: Threads; all processors by default.
         allow_incomplete_ranks: Whether `Report.exit_code` accepts missing, cut and unreadable ranks.
+        mmap: Whether large files may be mapped. By default they are, unless the environment variable `OVF_NO_MMAP` is
+            set to something but `0`; files on network file systems and files written in the last ten seconds are read
+            in any case, because another process could cut them short under a map.
         chart: Whether to keep the name and state of every op, which `Report.atlas` and `Report.to_html` draw from;
             without it they read the dump again.
         progress: Called about ten times a second with (bytes read, bytes in all), from another thread.
@@ -63,15 +70,17 @@ def find_first_overflow(
         ValueError: The step or a rank that was asked for is not there.
         OSError: The operating system refused. Single unreadable ranks are no error but part of the report.
     """
-    found = _core.discover(path)
-    chosen = _choose(found, step, path)
+    paths = listed(path)
+    found = _core.discover(paths)
+    chosen = choose([row[:2] for row in found], step, paths)
     wanted = sorted(set(ranks)) if ranks is not None else None
+    may_map = os.environ.get("OVF_NO_MMAP", "0") in {"", "0"} if mmap is None else mmap
     counters = _core.Progress()
     seen: list[dict[str, Any]] = []
-    how: dict[str, Any] = {"ranks": wanted, "rules": rules, "threads": threads}
+    how: dict[str, Any] = {"ranks": wanted, "rules": rules, "threads": threads, "map": may_map}
     with _Ticker(counters, progress):
         for index in chosen:
-            text, records, atlas = _core.analyze(path, index, **how, chart=chart, progress=counters)
+            text, records, atlas = _core.analyze(paths, index, **how, chart=chart, progress=counters)
             data = json.loads(text)
             seen.append({"step": data["step"], "step_label": data["step_label"], "verdict": data["verdict"]})
             if data["verdict"] == "overflow":
@@ -82,22 +91,22 @@ def find_first_overflow(
     return Report(
         data,
         records,
-        source=Path(path),
+        source=[Path(p) for p in paths],
         allow_incomplete_ranks=allow_incomplete_ranks,
-        atlas=atlas or functools.partial(_atlas, path, index, how, zlib.crc32(text.encode())),
+        atlas=atlas or functools.partial(_atlas, paths, index, how, zlib.crc32(text.encode())),
     )
 
 
-def _atlas(path: StrPath, index: int, how: dict[str, Any], checksum: int) -> str:
+def _atlas(paths: Sequence[StrPath], index: int, how: dict[str, Any], checksum: int) -> str:
     """The atlas of a step that was analysed without it."""
-    text, _, atlas = _core.analyze(path, index, **how, chart=True)
+    text, _, atlas = _core.analyze(paths, index, **how, chart=True)
     if zlib.crc32(text.encode()) != checksum:
-        msg = f"{path}: the dump has changed since it was analysed; analyse it again"
+        msg = f"{paths[0]}: the dump has changed since it was analysed; analyse it again"
         raise ValueError(msg)
     return atlas or ""
 
 
-def cross_rank(path: StrPath, *, step: int | str | None = None, rules: StrPath | None = None) -> dict[str, Any]:
+def cross_rank(path: StrPaths, *, step: int | str | None = None, rules: StrPath | None = None) -> dict[str, Any]:
     """For each communication with a bad value: who sent it, who got it, who has nothing bad.
 
     Args:
@@ -158,7 +167,7 @@ def trace_rank(
         FileNotFoundError, ovf.DumpFormatError, ValueError, OSError: As for `find_first_overflow`.
     """
     found = _core.discover(path)
-    index = _choose(found, step, path)[0]
+    index = choose([row[:2] for row in found], step, [path])[0]
     there = found[index][3]
     if rank is None:
         if len(there) != 1:
@@ -213,15 +222,29 @@ def _anomaly(data: dict[str, Any], output: str) -> dict[str, Any]:
     }
 
 
-def _choose(found: list[Any], step: int | str | None, path: StrPath) -> list[int]:
-    """Indices of the steps that were asked for."""
+def listed(path: StrPaths) -> list[StrPath]:
+    """One path or several as a list."""
+    if isinstance(path, str) or not isinstance(path, Sequence):
+        return [path]
+    if not path:
+        msg = "no path was given"
+        raise ValueError(msg)
+    return list(path)
+
+
+def choose(found: Sequence[tuple[int | None, str]], step: int | str | None, paths: Sequence[StrPath]) -> list[int]:
+    """Indices of the steps (number, label) that were asked for.
+
+    Raises:
+        ValueError: None is that one.
+    """
     if step is None:
         return list(range(len(found)))
     wanted = str(step)
-    chosen = [i for i, (number, label, *_) in enumerate(found) if label == wanted or str(number) == wanted]
+    chosen = [i for i, (number, label) in enumerate(found) if label == wanted or str(number) == wanted]
     if not chosen:
-        labels = ", ".join(label for _, label, *_ in found)
-        msg = f"{path}: no step {wanted}; it has {labels}"
+        labels = ", ".join(label for _, label in found)
+        msg = f"{', '.join(map(str, paths))}: no step {wanted}; it has {labels}"
         raise ValueError(msg)
     return chosen
 

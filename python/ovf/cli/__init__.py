@@ -23,6 +23,7 @@ _COMMANDS = {
     "ranks": "ovf.cli.ranks",
     "report": "ovf.cli.report",
     "rules": "ovf.cli.rules",
+    "summarize": "ovf.cli.summarize",
     "trace": "ovf.cli.trace",
 }
 """Command and the module that holds it, under the same name."""

@@ -3,7 +3,7 @@
 //! Data flows one way; each room names only types of the rooms before it:
 //!
 //! ```text
-//! source -> structural, scan, parse -> provenance, classify, graph -> walk, timeline, summary (per rank) -> collective -> order -> verdict -> report
+//! source, bytes -> structural, scan, parse -> provenance, classify, graph -> walk, timeline, summary (per rank) -> collective -> order -> verdict -> report
 //! ```
 //!
 //! ```no_run
@@ -20,6 +20,9 @@
 
 mod atlas;
 mod axis;
+#[cfg(feature = "bench")]
+pub mod bench;
+mod bytes;
 mod chart;
 mod classify;
 mod collective;
@@ -28,15 +31,19 @@ mod context;
 mod detail;
 mod encoding;
 mod error;
+mod explain;
 mod graph;
 mod op;
 mod order;
 mod parse;
+mod progress;
 mod provenance;
+mod reduce;
 mod report;
 mod rules;
 mod scan;
 mod source;
+mod steps;
 mod structural;
 mod summary;
 mod timeline;
@@ -45,11 +52,12 @@ mod trace;
 mod verdict;
 mod walk;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering as Atomic};
+use std::sync::atomic::Ordering as Atomic;
 
 use rayon::prelude::*;
 
 pub use atlas::{Atlas, NameList, RankRow, Root, SpotView};
+pub use bytes::Bytes;
 pub use chart::{Chart, Look, Spot, Stem};
 pub use classify::OpState;
 pub use collective::{Match, MatchState, Matching, Member, match_communications};
@@ -57,15 +65,19 @@ pub use communication::{Communication, GroupKey};
 pub use context::{Context, Frame};
 pub use encoding::FORMAT;
 pub use error::{Error, ErrorKind, Position, Result};
+pub use explain::DETAILED;
 pub use op::{Direction, Kinds, OpName, Rank, TensorStat};
 pub use order::{Candidate, CandidateSet, Ordering, Receipt, Source, order};
+pub use progress::Progress;
+pub use reduce::reduce;
 pub use report::{
     Before, Certainty, CommunicationReport, Finding, FindingKind, Hint, Hop, Note, PathStep, RankOp, RankReport,
     Report, SCHEMA_VERSION, Spread, Unreadable, ValueReport, Verdict,
 };
 pub use rules::Rules;
 pub use scan::{Ending, Entry, Index, scan};
-pub use source::{Bytes, RankSource, Step, discover};
+pub use source::{RankSource, Step};
+pub use steps::{discover, discover_all};
 pub use summary::{RankBytes, StepName, Summary, summarise_bytes, summarise_files};
 pub use timeline::{Cause, Completeness, Counts, Mark, OpRef, Phase, Symptom, Timeline, build};
 pub use trace::{Anomaly, Trace, trace};
@@ -92,24 +104,11 @@ impl Default for Options {
     }
 }
 
-/// Counters that another thread may read, and a switch it may set.
-#[derive(Debug, Default)]
-pub struct Progress {
-    /// Bytes read so far.
-    pub bytes: AtomicU64,
-    /// Bytes in all, known from the start.
-    pub total: AtomicU64,
-    /// Ranks read so far.
-    pub ranks: AtomicU64,
-    /// Set to stop early: ranks not begun are left out and the result must be thrown away.
-    pub cancel: AtomicBool,
-}
-
 /// Analyses one step: [`Summary::read`] of every rank, then [`reduce`].
 ///
 /// # Errors
-/// [`ErrorKind::Selection`] when none of the asked ranks is there; [`ErrorKind::Io`] when no thread can be started.
-/// Files that cannot be read are part of the report.
+/// [`ErrorKind::Selection`] when none of the asked ranks is there; [`ErrorKind::Io`] when no thread can be started;
+/// [`ErrorKind::Cancelled`] when `progress` said to stop. Files that cannot be read are part of the report.
 pub fn analyze(step: &Step, options: &Options, progress: &Progress) -> Result<Report> {
     let sources = select(step, options)?;
     let pool = pool(step.ranks.len(), options)?;
@@ -117,6 +116,9 @@ pub fn analyze(step: &Step, options: &Options, progress: &Progress) -> Result<Re
     progress.total.fetch_add(sizes, Atomic::Relaxed);
     pool.install(|| {
         let summaries: Vec<Summary> = sources.par_iter().filter_map(|s| summarise(s, options, progress)).collect();
+        if progress.is_cancelled() {
+            return Err(Error::new(ErrorKind::Cancelled, &step.path, "the analysis was stopped"));
+        }
         let facts = StepFacts {
             number: step.number,
             label: step.label.clone(),
@@ -124,58 +126,17 @@ pub fn analyze(step: &Step, options: &Options, progress: &Progress) -> Result<Re
             unreadable: Vec::new(),
             chosen: step.single || options.ranks.is_some(),
         };
-        Ok(conclude(summaries, facts, options))
+        Ok(reduce::conclude(summaries, facts, options))
     })
 }
 
 /// The map step for one rank; `None` when the analysis was cancelled.
 fn summarise(source: &RankSource, options: &Options, progress: &Progress) -> Option<Summary> {
-    if progress.cancel.load(Atomic::Relaxed) {
+    if progress.is_cancelled() {
         return None;
     }
-    Some(Summary::read(source, options, progress).unwrap_or_else(|error| Summary::not_opened(source, &error)))
-}
-
-/// The reduce step: the summaries of a step's ranks, in any order, to its report.
-///
-/// # Errors
-/// [`ErrorKind::Selection`] when two summaries are of one rank, or an asked rank has none; [`ErrorKind::Io`] when no
-/// thread can be started.
-pub fn reduce(mut summaries: Vec<Summary>, step: StepFacts, options: &Options) -> Result<Report> {
-    let failed = |text: String| Error::new(ErrorKind::Selection, step.label.as_ref(), text);
-    summaries.sort_by_key(|s| s.rank);
-    if let Some(pair) = summaries.windows(2).find(|pair| pair[0].rank == pair[1].rank) {
-        return Err(failed(format!("two summaries of rank {}: {} and {}", pair[0].rank, pair[0].path, pair[1].path)));
-    }
-    if let Some(asked) = &options.ranks {
-        let there: Vec<Rank> = summaries.iter().map(|s| s.rank).collect();
-        if let Some(absent) = asked.iter().find(|r| !there.contains(r)) {
-            return Err(failed(format!("no rank {absent} in this step; it has {}", verdict::ranks_text(&there))));
-        }
-        summaries.retain(|s| asked.contains(&s.rank));
-    }
-    let step = StepFacts { chosen: step.chosen || options.ranks.is_some(), ..step };
-    pool(summaries.len(), options).map(|pool| pool.install(|| conclude(summaries, step, options)))
-}
-
-/// Matching, order, verdict and details; summaries ascending by rank.
-fn conclude(summaries: Vec<Summary>, mut step: StepFacts, options: &Options) -> Report {
-    let mut timelines = Vec::new();
-    let mut records = Vec::new();
-    for summary in summaries {
-        step.unreadable.extend(summary.unreadable);
-        if let Some(timeline) = summary.timeline {
-            timelines.push(timeline);
-            records.push(summary.records);
-        }
-    }
-    let matching = match_communications(&timelines);
-    let ordering = order(&timelines, &matching);
-    let (mut report, located) = verdict::assemble(&step, &timelines, &matching, &ordering);
-    detail::fill(&mut report.findings, &located, &records, &options.rules);
-    report.first = report.findings.first().cloned();
-    report.atlas = options.chart.then(|| atlas::draw(&timelines, &matching));
-    report
+    let summary = Summary::read(source, options, progress).unwrap_or_else(|error| Summary::not_opened(source, &error));
+    (!progress.is_cancelled()).then_some(summary)
 }
 
 fn select(step: &Step, options: &Options) -> Result<Vec<RankSource>> {

@@ -13,7 +13,8 @@ use crate::provenance::NodeId;
 use crate::rules::Is;
 use crate::scan::Ending;
 use crate::timeline::{
-    Cause, Completeness, Counts, Mark, OpRef, Phase, Problem, Symptom, TIMELINE_VERSION, Terminal, Timeline, Trail,
+    Cause, Completeness, Counts, Mark, Names, OpRef, Phase, Problem, Symptom, TIMELINE_VERSION, Terminal, Timeline,
+    Trail,
 };
 
 /// Roots of each sort (own, received) whose ops before are kept: enough for the first finding and those beside it.
@@ -104,7 +105,7 @@ impl Walk<'_> {
             first_bad: first_bad.map(|op| self.op_ref(op)),
             last_bad: last_bad.map(|op| self.op_ref(op)),
             groups: self.groups.clone(),
-            event_refs: self.events.iter().map(|e| self.op_ref(e.communication.op)).collect(),
+            names: self.names(&terminals),
             events: std::mem::take(&mut self.events),
             marks,
             marks_omitted: omitted,
@@ -216,8 +217,16 @@ impl Walk<'_> {
 
     pub(super) fn trail(&self, node: NodeId) -> Trail {
         let (head, omitted, tail) = self.graph.trail(node);
-        let refs = |ops: Vec<u32>| ops.into_iter().map(|op| self.op_ref(op)).collect();
-        Trail { head: refs(head), omitted, tail: refs(tail) }
+        Trail::new(head, omitted, &tail)
+    }
+
+    /// The names of the ops that events and trails name by number.
+    fn names(&self, terminals: &[Terminal]) -> Names {
+        let given = self.events.iter().filter_map(|e| e.given.as_ref());
+        let trails = given.map(|side| &side.trail).chain(terminals.iter().map(|t| &t.trail));
+        let mut ops: Vec<u32> = trails.flat_map(|t| [t.head(), t.tail()].concat()).collect();
+        ops.extend(self.events.iter().map(|e| e.communication.op));
+        Names::of(ops, |op| self.name(op))
     }
 
     /// The roots worth keeping, and where each stands in the list.
@@ -277,8 +286,8 @@ impl Walk<'_> {
                 },
                 first_reader: node.first_reader,
                 slot: self.slots.get(&id).cloned(),
-                bad_in: shapes.bad_in,
-                bad_out: shapes.bad_out,
+                bad_in: shapes.bad_in.map(Box::new),
+                bad_out: shapes.bad_out.map(Box::new),
                 record: self.record(node.op),
                 before,
             });
@@ -327,7 +336,7 @@ impl Walk<'_> {
             if gradient && self.classes[i] != Class::Backward {
                 return false;
             }
-            let Ok(op) = parser.op(self.index.entries[i].body(self.bytes), Part::ALL) else { return false };
+            let Ok((op, _)) = parser.op(self.index.entries[i].body(self.bytes), Part::ALL) else { return false };
             op.arguments.iter().any(|a| {
                 a.slot.field == Field::Output
                     && matches!(&a.value, Value::Tensor(t) if t.dtype == shape.0 && t.shape.as_slice() == shape.1 && t.has_statistics())
@@ -394,7 +403,7 @@ impl Walk<'_> {
             if waiting.is_empty() && !starts_here {
                 continue;
             }
-            let Ok(op) = parser.op(entry.body(self.bytes), Part::ALL) else {
+            let Ok((op, _)) = parser.op(entry.body(self.bytes), Part::ALL) else {
                 continue;
             };
             if !waiting.is_empty() {
@@ -414,7 +423,7 @@ impl Walk<'_> {
                     let name = OpName::parse(&raw);
                     if let Some(row) = self.rules.communication(&name) {
                         let item = communication.item;
-                        let all = exchanges(&op, i, &name, row);
+                        let all = exchanges(op, i, &name, row);
                         let received = all.iter().find(|e| e.communication.item == item).map(|e| &e.received);
                         for (_, t) in received.into_iter().flatten() {
                             waiting.entry(provenance::identity(t)).or_default().push(at);
