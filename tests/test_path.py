@@ -131,6 +131,19 @@ def test_the_path_of_generated_steps(tmp_path, layout, fault, options):
     assert report.first is not None
 
 
+def test_a_wrong_path_is_refuted():
+    """The check has teeth: a step left out, a neighbour's op and an edge on the wrong rank are all noticed."""
+    report = ovf.find_first_overflow(EIGHT)
+    oracle = Oracle(EIGHT / "step0")
+    data = [(a, b) for a, b in itertools.pairwise(report.path) if b.via == "data" and not b.omitted]
+    assert all(oracle.is_read(b.rank, a.exec_order, b.exec_order, 0) for a, b in data)
+    for (a, _), (_, c) in itertools.pairwise(data):
+        assert not oracle.is_read(c.rank, a.exec_order - 1, c.exec_order, 0)
+    for a, b in data:
+        assert not oracle.is_read(b.rank, b.exec_order, a.exec_order, 0)
+        assert not oracle.is_carried(a, b)
+
+
 def main(corpus):
     """Checks every case of a corpus; prints what fails and how the paths end."""
     ends = {}

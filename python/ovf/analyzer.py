@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import os
 import threading
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -105,7 +105,7 @@ def find_first_overflow(
         origin=Origin(paths, index, wanted, rules, threads, may_map),
         source=[Path(p) for p in paths],
         allow_incomplete_ranks=allow_incomplete_ranks,
-        atlas=atlas or functools.partial(_atlas, paths, index, how, hashlib.sha256(text.encode()).digest()),
+        atlas=atlas or functools.partial(_atlas, paths, index, how, zlib.crc32(text.encode())),
     )
 
 
@@ -114,10 +114,10 @@ def _may_map(mmap: bool | None) -> bool:
     return os.environ.get("OVF_NO_MMAP", "0") in {"", "0"} if mmap is None else mmap
 
 
-def _atlas(paths: list[StrPath], index: int, how: dict[str, Any], digest: bytes) -> str:
+def _atlas(paths: list[StrPath], index: int, how: dict[str, Any], checksum: int) -> str:
     """The atlas of a step that was analysed without it."""
     text, _, atlas = _core.analyze(paths, index, **how, chart=True)
-    if hashlib.sha256(text.encode()).digest() != digest:
+    if zlib.crc32(text.encode()) != checksum:
         msg = f"{', '.join(map(str, paths))}: the dump has changed since it was analysed; analyse it again"
         raise ValueError(msg)
     return atlas or ""

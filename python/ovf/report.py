@@ -613,7 +613,7 @@ class Report:
         """Every op of every rank, as plain data (docs/report.md, "Atlas").
 
         Raises:
-            ValueError: The dump was read again for it, and has changed.
+            ValueError: The dump was read again for it, and has changed; or there is nothing to read again.
             OSError: It was read again for it, and the operating system refused.
         """
         atlas: dict[str, Any] = json.loads(self._drawn())
@@ -645,6 +645,9 @@ class Report:
     def _drawn(self) -> str:
         if callable(self._atlas):
             self._atlas = self._atlas()
+        if not self._atlas:
+            msg = "this report was made without an atlas: analyse again with chart=True"
+            raise ValueError(msg)
         return self._atlas
 
     def __repr__(self) -> str:

@@ -161,7 +161,7 @@ pub(crate) fn draw(timelines: &[Timeline], matching: &Matching) -> Atlas {
             rank: timeline.rank,
             ops: timeline.ops,
             names: names.number(name_list(chart, &stem_of)),
-            states: states.number(flat(chart.states.iter().map(|&(state, count)| (place(&STATES, state), count)))),
+            states: states.number(flat(chart.states.iter().map(|&(state, count)| (place(&STATES, &state), count)))),
             seen: seen.number(chart.seen.iter().map(|&id| look_of[id as usize]).collect()),
             gaps: shifts.number(flat::<Gaps>(gaps)),
             stands: stands.number(flat(chart.stands.iter().map(|&(id, count)| (site_of[id as usize], count)))),
@@ -199,7 +199,7 @@ fn name_list(chart: &Chart, stem_of: &[u32]) -> NameList {
     NameList {
         ops: chart.ops.iter().map(|&id| stem_of[id as usize]).collect(),
         jumps: flat(chart.jumps.iter().copied()),
-        phases: flat(chart.phases.iter().map(|&(phase, count)| (place(&PHASES, phase), count))),
+        phases: flat(chart.phases.iter().map(|&(phase, count)| (place(&PHASES, &phase), count))),
     }
 }
 
@@ -207,6 +207,6 @@ fn flat<I: IntoIterator<Item = (u32, u32)>>(pairs: I) -> Vec<u32> {
     pairs.into_iter().flat_map(|(a, b)| [a, b]).collect()
 }
 
-fn place<T: PartialEq>(all: &[T], one: T) -> u32 {
-    all.iter().position(|t| *t == one).unwrap_or(0) as u32
+fn place<T: PartialEq>(all: &[T], one: &T) -> u32 {
+    all.iter().position(|t| t == one).unwrap_or(0) as u32
 }

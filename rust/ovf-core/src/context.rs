@@ -6,6 +6,8 @@
 //! Both files name forward records only (backward and `parameters_grad` names are looked up as the forward of the
 //! same number, and a `parameters_grad` without one as number 0). Layouts: `docs/dump-format.md`, stack and construct.
 
+use std::rc::Rc;
+
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::{Deserialize, Serialize};
 
@@ -98,21 +100,21 @@ pub(crate) fn sites<'n>(
     if let Some(bytes) = construct {
         let _ = read_construct(bytes, &mut parents);
     }
-    let mut codes: FxHashMap<String, std::rc::Rc<(Option<String>, Option<String>)>> = FxHashMap::default();
+    let mut codes: FxHashMap<String, Rc<Site>> = FxHashMap::default();
     if let Some(bytes) = stack {
         let _ = read_stack(bytes, &|_| true, &mut |names, lines| {
             let frames = frames(&lines, rules);
             let inner = frames.iter().find(|f| !f.library).or(frames.first());
-            let code = std::rc::Rc::new(inner.map_or((None, None), |f| (Some(f.place()), f.code.clone())));
-            codes.extend(names.into_iter().map(|name| (name, std::rc::Rc::clone(&code))));
+            let place = inner.map(Frame::place);
+            let site = Rc::new(Site { module: None, place, code: inner.and_then(|f| f.code.clone()) });
+            codes.extend(names.into_iter().map(|name| (name, Rc::clone(&site))));
         });
     }
     for name in names {
         let spellings = spellings(&name);
         let module = spellings.iter().find_map(|s| parents.get(s)).cloned().flatten();
-        let code = spellings.iter().find_map(|s| codes.get(s));
-        let (place, code) = code.map_or((None, None), |c| (**c).clone());
-        each(Site { module, place, code });
+        let inner = spellings.iter().find_map(|s| codes.get(s)).map(|s| (**s).clone()).unwrap_or_default();
+        each(Site { module, ..inner });
     }
 }
 
