@@ -1,13 +1,18 @@
 //! Bytes: finds steps and rank folders, maps or reads one file.
 //!
 //! In: a path from the user. Out: [`Step`]s with one [`RankSource`] a rank, and the bytes of a file. This is the
-//! only room that touches the file system. It never writes.
+//! only room that touches the file system. It never writes. Steps are found by the same rules ([`layout`]) in a list
+//! of names: what an archive holds, what an object store lists, what lies on the disks of several hosts.
+//!
+//! A file may be packed ([`crate::unpack`]): `dump.json.gz` or `dump.json.zst` stands for a `dump.json` that is not
+//! there, and likewise for the other files.
 //!
 //! Layouts (`docs/dump-format.md`, directories):
 //! a *dump root* holds `step<N>` folders, itself or below phase folders (`actor_train/step0`, `graph/step0`); a
 //! *step* holds `rank<R>` folders, or `rank` (rank 0), or `proc<pid>`/`pid<pid>` when torch.distributed was never
 //! started; a *rank folder* holds `dump.json` (or `debug.json`).
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Read;
 use std::ops::Deref;
@@ -15,12 +20,18 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::op::Rank;
+use crate::unpack::unpack;
 
 /// Files below this size are read; larger ones are mapped (a map of a small file costs more than it saves).
 const MAP_FROM: u64 = 1 << 20;
 
 /// How deep phase folders above the steps may nest.
 const PHASE_DEPTH: usize = 3;
+
+/// Files that hold a rank's ops, the first that is there.
+const DUMPS: [&str; 2] = ["dump.json", "debug.json"];
+/// How a packed file's name goes on.
+pub const PACKED: [&str; 2] = [".gz", ".zst"];
 
 /// One rank's folder or lone file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,8 +75,23 @@ pub fn discover(path: &Path) -> Result<Vec<Step>> {
     if meta.is_file() {
         return Ok(vec![single_file(path)]);
     }
+    in_tree(path, &Disk)
+}
+
+/// All steps in a list of names, by the rules of [`discover`].
+///
+/// `root` is the path that stands for the folder the names are below; only its text counts, nothing is opened. A name
+/// is relative to it, `/` between parts, and ends in `/` for a folder.
+///
+/// # Errors
+/// [`ErrorKind::NotADump`] when no layout fits.
+pub fn layout(root: &Path, names: &[String]) -> Result<Vec<Step>> {
+    in_tree(root, &Names::new(root, names))
+}
+
+fn in_tree(path: &Path, tree: &impl Tree) -> Result<Vec<Step>> {
     let name = file_name(path);
-    if let Some(dump) = dump_file(path) {
+    if let Some(dump) = dump_file(path, tree) {
         let rank = rank_of(&name).unwrap_or(0);
         let (number, label) = step_of_parent(path);
         let source = RankSource::in_folder(rank, name, path, dump);
@@ -79,7 +105,7 @@ pub fn discover(path: &Path) -> Result<Vec<Step>> {
         }]);
     }
     let mut steps = Vec::new();
-    collect_steps(path, path, PHASE_DEPTH, &mut steps)?;
+    collect_steps(path, path, PHASE_DEPTH, &mut steps, tree)?;
     if steps.is_empty() {
         let text = if name.starts_with("rank") || name.starts_with("proc") {
             "no dump.json in this rank folder"
@@ -126,9 +152,9 @@ fn step_of_parent(rank_folder: &Path) -> (Option<u64>, String) {
     }
 }
 
-fn collect_steps(root: &Path, folder: &Path, depth: usize, steps: &mut Vec<Step>) -> Result<()> {
-    let entries = list(folder)?;
-    if let Some((ranks, notes)) = rank_folders(folder, &entries) {
+fn collect_steps(root: &Path, folder: &Path, depth: usize, steps: &mut Vec<Step>, tree: &impl Tree) -> Result<()> {
+    let entries = tree.list(folder)?;
+    if let Some((ranks, notes)) = rank_folders(folder, &entries, tree) {
         let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.to_path_buf());
         let number = step_number(&file_name(&absolute));
         let below = folder.strip_prefix(root).ok().filter(|p| !p.as_os_str().is_empty());
@@ -139,17 +165,17 @@ fn collect_steps(root: &Path, folder: &Path, depth: usize, steps: &mut Vec<Step>
     if depth == 0 {
         return Ok(());
     }
-    let mut below: Vec<_> = entries.iter().filter(|n| folder.join(n).is_dir()).collect();
+    let mut below: Vec<_> = entries.iter().filter(|n| tree.is_folder(&folder.join(n))).collect();
     below.sort_by_key(|n| (step_number(n).is_some(), step_number(n), (*n).clone()));
     for name in below {
         // A folder that cannot be listed below the root is no step of ours.
-        let _ = collect_steps(root, &folder.join(name), depth - 1, steps);
+        let _ = collect_steps(root, &folder.join(name), depth - 1, steps, tree);
     }
     Ok(())
 }
 
 /// The ranks of a step folder, or `None` when it is not one.
-fn rank_folders(folder: &Path, entries: &[String]) -> Option<(Vec<RankSource>, Vec<String>)> {
+fn rank_folders(folder: &Path, entries: &[String], tree: &impl Tree) -> Option<(Vec<RankSource>, Vec<String>)> {
     let mut numbered: Vec<(Rank, &String)> = Vec::new();
     let mut processes: Vec<(u64, &String)> = Vec::new();
     let mut odd = Vec::new();
@@ -157,7 +183,7 @@ fn rank_folders(folder: &Path, entries: &[String]) -> Option<(Vec<RankSource>, V
         if !name.starts_with("rank") && !name.starts_with("proc") && !name.starts_with("pid") {
             continue;
         }
-        if !folder.join(name).is_dir() {
+        if !tree.is_folder(&folder.join(name)) {
             continue;
         }
         if let Some(rank) = rank_of(name) {
@@ -182,7 +208,7 @@ fn rank_folders(folder: &Path, entries: &[String]) -> Option<(Vec<RankSource>, V
             return;
         }
         let at = folder.join(name);
-        let dump = dump_file(&at).unwrap_or_else(|| at.join("dump.json"));
+        let dump = dump_file(&at, tree).unwrap_or_else(|| at.join("dump.json"));
         ranks.push(RankSource::in_folder(rank, name.clone(), &at, dump));
     };
     if numbered.is_empty() {
@@ -225,32 +251,111 @@ fn digits(text: &str) -> Option<u64> {
     if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) { None } else { text.parse().ok() }
 }
 
-fn dump_file(folder: &Path) -> Option<PathBuf> {
-    ["dump.json", "debug.json"].iter().map(|n| folder.join(n)).find(|p| p.is_file())
+/// The rank's dump: plain before packed.
+fn dump_file(folder: &Path, tree: &impl Tree) -> Option<PathBuf> {
+    let packed = PACKED.iter().flat_map(|end| DUMPS.iter().map(move |name| format!("{name}{end}")));
+    let mut names = DUMPS.iter().map(ToString::to_string).chain(packed);
+    names.find_map(|name| Some(folder.join(name)).filter(|path| tree.is_file(path)))
 }
 
 fn file_name(path: &Path) -> String {
     path.file_name().map_or_else(|| path.to_string_lossy().into_owned(), |n| n.to_string_lossy().into_owned())
 }
 
-fn list(folder: &Path) -> Result<Vec<String>> {
-    let read = std::fs::read_dir(folder).map_err(|e| Error::io(folder, &e))?;
-    let mut names: Vec<String> =
-        read.filter_map(std::result::Result::ok).map(|e| e.file_name().to_string_lossy().into_owned()).collect();
-    names.sort();
-    Ok(names)
+/// Where folders and files are looked up.
+trait Tree {
+    /// Names in a folder, ascending.
+    fn list(&self, folder: &Path) -> Result<Vec<String>>;
+    fn is_folder(&self, path: &Path) -> bool;
+    fn is_file(&self, path: &Path) -> bool;
 }
 
-/// The bytes of one file, mapped or owned.
+/// The file system.
+struct Disk;
+
+impl Tree for Disk {
+    fn list(&self, folder: &Path) -> Result<Vec<String>> {
+        let read = std::fs::read_dir(folder).map_err(|e| Error::io(folder, &e))?;
+        let mut names: Vec<String> =
+            read.filter_map(std::result::Result::ok).map(|e| e.file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        Ok(names)
+    }
+
+    fn is_folder(&self, path: &Path) -> bool {
+        path.is_dir()
+    }
+
+    fn is_file(&self, path: &Path) -> bool {
+        path.is_file()
+    }
+}
+
+/// A list of names.
+struct Names {
+    files: BTreeSet<PathBuf>,
+    folders: BTreeMap<PathBuf, BTreeSet<String>>,
+}
+
+impl Names {
+    fn new(root: &Path, names: &[String]) -> Self {
+        let mut files = BTreeSet::new();
+        let mut folders = BTreeMap::from([(root.to_path_buf(), BTreeSet::new())]);
+        for name in names {
+            let mut at = root.to_path_buf();
+            let (above, last) = name.trim_end_matches('/').rsplit_once('/').unwrap_or(("", name.trim_end_matches('/')));
+            let parts = above.split('/').map(|part| (part, true)).chain([(last, name.ends_with('/'))]);
+            for (part, folder) in parts.filter(|(part, _)| !part.is_empty()) {
+                folders.entry(at.clone()).or_insert_with(BTreeSet::new).insert(part.to_owned());
+                at.push(part);
+                if folder {
+                    folders.entry(at.clone()).or_insert_with(BTreeSet::new);
+                } else {
+                    files.insert(at.clone());
+                }
+            }
+        }
+        Self { files, folders }
+    }
+}
+
+impl Tree for Names {
+    fn list(&self, folder: &Path) -> Result<Vec<String>> {
+        let names = self.folders.get(folder);
+        names.map(|n| n.iter().cloned().collect()).ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, folder, "no such file or directory")
+        })
+    }
+
+    fn is_folder(&self, path: &Path) -> bool {
+        self.folders.contains_key(path)
+    }
+
+    fn is_file(&self, path: &Path) -> bool {
+        self.files.contains(path)
+    }
+}
+
+/// The bytes of one file, mapped or owned; unpacked where it is packed.
 pub struct Bytes {
     inner: Inner,
     path: PathBuf,
     len: u64,
+    problem: Option<String>,
 }
 
 enum Inner {
     Mapped(memmap2::Mmap),
     Owned(Vec<u8>),
+}
+
+impl Inner {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Mapped(map) => map,
+            Self::Owned(bytes) => bytes,
+        }
+    }
 }
 
 impl Bytes {
@@ -277,12 +382,50 @@ impl Bytes {
             && len >= MAP_FROM
             && let Some(mapped) = map_file(&file)
         {
-            return Ok(Self { inner: Inner::Mapped(mapped), path: path.to_path_buf(), len });
+            return Ok(Self::of(Inner::Mapped(mapped), path, len));
         }
         let mut bytes = Vec::new();
         bytes.try_reserve(len as usize).map_err(|_| Error::new(ErrorKind::Io(None), path, "does not fit in memory"))?;
         file.read_to_end(&mut bytes).map_err(fail)?;
-        Ok(Self { len: bytes.len() as u64, inner: Inner::Owned(bytes), path: path.to_path_buf() })
+        let len = bytes.len() as u64;
+        Ok(Self::of(Inner::Owned(bytes), path, len))
+    }
+
+    /// As [`Bytes::open`], or the packed file that stands for one that is not there.
+    ///
+    /// # Errors
+    /// As there, of the plain file.
+    pub fn open_any(path: &Path, map: bool) -> Result<Self> {
+        let plain = Self::open(path, map);
+        if !matches!(&plain, Err(e) if e.kind == ErrorKind::NotFound) {
+            return plain;
+        }
+        let packed = PACKED.iter().map(|end| {
+            let mut name = path.as_os_str().to_owned();
+            name.push(end);
+            PathBuf::from(name)
+        });
+        packed.filter(|p| p.is_file()).map(|p| Self::open(&p, map)).next().unwrap_or(plain)
+    }
+
+    fn of(inner: Inner, path: &Path, len: u64) -> Self {
+        let (inner, problem) = match unpack(inner.bytes()) {
+            Some(unpacked) => (Inner::Owned(unpacked.bytes), unpacked.problem),
+            None => (inner, None),
+        };
+        Self { inner, path: path.to_path_buf(), len, problem }
+    }
+
+    /// Bytes on disk.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.len
+    }
+
+    /// Why a packed file could not be unpacked to its end.
+    #[must_use]
+    pub fn problem(&self) -> Option<&str> {
+        self.problem.as_deref()
     }
 
     /// Whether the file's size is another one than when it was opened: a job is still writing it.
@@ -309,10 +452,7 @@ impl Deref for Bytes {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        let all: &[u8] = match &self.inner {
-            Inner::Mapped(map) => map,
-            Inner::Owned(bytes) => bytes,
-        };
+        let all = self.inner.bytes();
         all.strip_prefix(b"\xef\xbb\xbf").unwrap_or(all)
     }
 }

@@ -1,0 +1,209 @@
+"""Any place that fsspec reaches: http(s)://, s3://, gs://, memory://, sftp://, chained URLs.
+
+Credentials, endpoints and other options come from where the store's own tools take them, from fsspec's configuration
+(`FSSPEC_S3_ENDPOINT_URL=...`, `~/.config/fsspec`), or from `storage_options`; ovf keeps none.
+
+A file is read whole, in ranges of 8 MiB side by side where it is large and its server gives ranges. A server that
+promises ranges and sends something else is asked once more for the whole file; one that drops a connection is asked
+again. A listing asks for the folders that may hold steps and ranks, never for what lies inside a rank's folder (tensor
+dumps hold a file an op).
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from ovf.remote.errors import MissingExtraError, at
+from ovf.remote.files import Files
+from ovf.remote.step import DEPTH, PACKED, RANK_FOLDERS, WANTED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import TypeVar
+
+    T = TypeVar("T")
+
+#: Bytes asked for at once.
+BLOCK = 8 << 20
+#: Blocks on their way at once.
+AHEAD = 8
+#: Folders listed at once.
+_LISTINGS = 16
+#: Seconds before asking again, doubled each time.
+_PAUSE = 0.2
+_TRIES = 3
+
+
+class Storage(Files):
+    """A folder, or one dump file, behind a URL."""
+
+    def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
+        """Find the file system of a URL; nothing is read.
+
+        Args:
+            url: Any URL fsspec knows.
+            options: Options of its file system.
+
+        Raises:
+            MissingExtraError: fsspec, or the package that its scheme needs, is not installed.
+            ValueError: No such scheme, or not a URL of it.
+        """
+        self.path = url.rstrip("/")
+        self._system, self._base = _open(url, dict(options or {}))
+        self._base = self._base.rstrip("/")
+        self._sizes: dict[str, int | None] = {}
+        last = self.path.rpartition("/")[2]
+        #: The one file that the URL names.
+        self.only = last if last.endswith(tuple(".json" + end for end in PACKED)) else None
+        if self.only is not None:
+            self._base = self._base.rpartition("/")[0]
+            self.path = self.path.rpartition("/")[0]
+        self.root = self.path.partition("://")[2] or self.path
+
+    def names(self) -> Iterable[str]:
+        """See `Files`."""
+        found: set[str] = set()
+        level = [""]
+        with ThreadPoolExecutor(_LISTINGS, thread_name_prefix="ovf-list") as pool:
+            for _ in range(DEPTH):
+                below: list[str] = []
+                for folder, entries in zip(level, pool.map(self._list, level), strict=True):
+                    below += self._enter(folder, entries, found)
+                level = below
+        return found
+
+    def _enter(self, folder: str, entries: list[tuple[str, bool, int | None]], found: set[str]) -> list[str]:
+        """Take what a listing says; the folders that are worth a listing of their own."""
+        above = f"{folder}/" if folder else ""
+        folders = []
+        for name, is_folder, size in entries:
+            if is_folder:
+                found.add(f"{above}{name}/")
+                folders.append(name)
+            elif name in WANTED or name == self.only:
+                found.add(above + name)
+                self._sizes[above + name] = size
+        is_rank = any(above + name in found for name in WANTED) or folder.rpartition("/")[2].startswith(RANK_FOLDERS)
+        if is_rank or self.only is not None:
+            return []
+        ranks = [name for name in folders if name.startswith(RANK_FOLDERS)]
+        return [above + name for name in ranks or folders]
+
+    def _list(self, folder: str) -> list[tuple[str, bool, int | None]]:
+        """Name, whether it is a folder, and size, of each entry; nothing for a folder that is not there any more."""
+        place = f"{self._base}/{folder}" if folder else self._base
+        try:
+            rows = self._asked(self._system.ls, place, detail=True)
+        except FileNotFoundError as error:
+            if folder:
+                return []
+            raise at(self.text(self.only or ""), error) from error
+        except Exception as error:  # clients raise what they like
+            raise at(self.text(folder), error) from error
+        entries = []
+        for row in rows:
+            name = row["name"].rstrip("/").rpartition("/")[2].partition("?")[0]
+            if name and row["name"].rstrip("/") != place:
+                entries.append((name, row["type"] == "directory", row.get("size")))
+        return entries
+
+    def size(self, name: str) -> int | None:
+        """See `Files`."""
+        return self._sizes.get(name)
+
+    def read(self, name: str) -> bytes:
+        """See `Files`."""
+        place = f"{self._base}/{name}"
+        size = self._sizes.get(name)
+        ranges = True
+        if size is None or self._system.protocol in _HTTP:
+            told = self._asked(self._system.info, place)
+            size = told.get("size")
+            # fsspec says so where the server promised ranges.
+            ranges = bool(told.get("partial", self._system.protocol not in _HTTP))
+        if ranges and size is not None and size > 2 * BLOCK:
+            whole = self._in_ranges(place, size)
+            if whole is not None:
+                return whole
+        return bytes(self._asked(self._system.cat_file, place))
+
+    def _in_ranges(self, place: str, size: int) -> bytes | None:
+        """The file in ranges side by side; `None` when the server sends something else."""
+        whole = io.BytesIO()
+        for first in range(0, size, AHEAD * BLOCK):
+            starts = list(range(first, min(first + AHEAD * BLOCK, size), BLOCK))
+            ends = [min(start + BLOCK, size) for start in starts]
+            pieces = self._asked(self._system.cat_ranges, [place] * len(starts), starts, ends, on_error="raise")
+            for piece, start, end in zip(pieces, starts, ends, strict=True):
+                if len(piece) != end - start:
+                    return None
+                whole.write(piece)
+        return whole.getvalue()
+
+    def stream(self, name: str) -> io.BufferedIOBase:
+        """The file as a stream, read ahead in blocks where the server gives ranges.
+
+        Raises:
+            OSError: It cannot be opened.
+        """
+        place = f"{self._base}/{name}"
+        opened: io.BufferedIOBase = self._asked(self._system.open, place, "rb", block_size=BLOCK)
+        return opened
+
+    def _asked(self, call: Callable[..., T], *args: Any, **options: Any) -> T:  # noqa: ANN401 - passed on
+        """Call, and again when a connection breaks."""
+        pause = _PAUSE
+        for _ in range(_TRIES - 1):
+            try:
+                return call(*args, **options)
+            except Exception as error:  # clients raise what they like
+                if not _passing(error):
+                    raise
+            time.sleep(pause)
+            pause *= 2
+        return call(*args, **options)
+
+
+_HTTP = ("http", "https", ("http", "https"))
+
+
+def _passing(error: BaseException) -> bool:
+    """Whether asking again may help: a broken connection or an overloaded server, not a refused one."""
+    if isinstance(error, ConnectionRefusedError) or "Connector" in type(error).__name__:
+        return False
+    status = getattr(error, "status", None)
+    overloaded = isinstance(status, int) and (status == 429 or status >= 500)  # noqa: PLR2004 - HTTP's
+    broken = isinstance(error, (ConnectionResetError, TimeoutError)) or "ServerDisconnected" in type(error).__name__
+    return overloaded or broken or "Payload" in type(error).__name__
+
+
+def _open(url: str, options: dict[str, Any]) -> tuple[Any, str]:
+    """File system and path of a URL."""
+    scheme = url.partition("://")[0].rpartition("::")[2]
+    try:
+        import fsspec  # noqa: PLC0415 - an extra
+    except ImportError:
+        raise _missing(url, "fsspec") from None
+    try:
+        system, place = fsspec.core.url_to_fs(url, **options)
+    except ImportError as error:
+        raise _missing(url, str(error)) from error
+    except ValueError as error:
+        if "Protocol not known" in str(error):
+            known = ", ".join(f"{name}://" for name in ("http", "https", "s3", "gs", "abfs", "sftp", "memory"))
+            msg = f"{url}: unsupported scheme {scheme!r}; fsspec knows {known} and more"
+        else:
+            msg = f"{url}: {' '.join(str(error).split())}"
+        raise ValueError(msg) from error
+    except Exception as error:  # clients raise what they like
+        raise at(url, error) from error
+    return system, str(place)
+
+
+def _missing(url: str, said: str) -> MissingExtraError:
+    error = MissingExtraError(f"{url}: a package for this scheme is not installed ({' '.join(said.split())})")
+    error.help = "pip install 'ovf-npu[remote]' brings http(s):// and s3://; other schemes need the package named above"
+    return error
