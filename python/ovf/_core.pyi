@@ -67,6 +67,84 @@ def analyze(
 ) -> tuple[str, list[str]]:
     """Analyse one step of `discover(path)`: the report as JSON, and the records of its findings."""
 
+def summarize(
+    dump: str | os.PathLike[str] | bytes | bytearray | memoryview,
+    *,
+    rank: int,
+    label: str,
+    path: str | None = None,
+    construct: str | os.PathLike[str] | bytes | bytearray | memoryview | None = None,
+    stack: str | os.PathLike[str] | bytes | bytearray | memoryview | None = None,
+    step_number: int | None = None,
+    step_label: str = "",
+    notes: list[str] | None = None,
+    rules: str | os.PathLike[str] | None = None,
+    map: bool = True,
+    progress: Progress | None = None,
+) -> bytes:
+    """Summarise one rank: the bytes of its summary, details included.
+
+    Args:
+        dump: `dump.json`: a path, or its content.
+        rank: Global rank.
+        label: The rank's folder name, or what stands for one.
+        path: How a report shows a dump that is given as content.
+        construct: `construct.json`; beside the dump by default where that is a path, else none.
+        stack: `stack.json`, likewise.
+        step_number: The step's number.
+        step_label: The step's folder below the dump root.
+        notes: Remarks about the step's folder.
+        rules: A rules file laid over the built-in ones.
+        map: Whether a large file may be mapped; not where another process may still truncate it.
+        progress: Counters; `cancel()` stops early.
+
+    Raises:
+        DumpFormatError: The summary would be larger than a reader accepts. A dump that cannot be read is no error
+            but part of the summary.
+    """
+
+def absent(
+    *,
+    rank: int,
+    label: str,
+    path: str,
+    message: str,
+    help: str,
+    step_number: int | None = None,
+    step_label: str = "",
+    notes: list[str] | None = None,
+    rules: str | os.PathLike[str] | None = None,
+) -> bytes:
+    """The summary of a rank whose dump cannot be had; the report names it among the unreadable ones."""
+
+def reduce(
+    summaries: list[bytes],
+    *,
+    step_number: int | None = None,
+    step_label: str = "",
+    notes: list[str] | None = None,
+    chosen: bool = False,
+    ranks: list[int] | None = None,
+    rules: str | os.PathLike[str] | None = None,
+    threads: int | None = None,
+) -> tuple[str, list[str]]:
+    """Reduce the summaries of one step, in any order, to its report: JSON, and the records of its findings.
+
+    Args:
+        summaries: What `summarize` and `absent` gave, under the same rules.
+        step_number: As for `summarize`.
+        step_label: As there.
+        notes: As there.
+        chosen: The caller chose the ranks: those left out are no missing evidence.
+        ranks: Only these ranks.
+        rules: As there.
+        threads: Threads; all processors by default.
+
+    Raises:
+        DumpFormatError: Bytes that are no summary, of another version, damaged, or made under other rules.
+        ValueError: Two summaries of one rank, or an asked rank without one.
+    """
+
 def trace(
     path: str | os.PathLike[str],
     index: int,

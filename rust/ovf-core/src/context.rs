@@ -32,19 +32,17 @@ pub struct Frame {
 }
 
 /// Where an op stands.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Context {
     /// The op, its module, that one's module, ... up to the root.
     pub chain: Vec<String>,
-    /// Call stack, innermost first; empty when not recorded.
-    pub frames: Vec<Frame>,
-    /// The lines as recorded.
+    /// Call stack as recorded, innermost first; empty when not recorded.
     pub stack: Vec<String>,
 }
 
 /// Looks up all `names` in one pass over each file.
 #[must_use]
-pub(crate) fn contexts(construct: Option<&[u8]>, stack: Option<&[u8]>, names: &[&str], rules: &Rules) -> Vec<Context> {
+pub(crate) fn contexts(construct: Option<&[u8]>, stack: Option<&[u8]>, names: &[&str]) -> Vec<Context> {
     let mut parents: FxHashMap<String, Option<String>> = FxHashMap::default();
     if let Some(bytes) = construct {
         // A cut file gives what stands before the cut.
@@ -61,7 +59,7 @@ pub(crate) fn contexts(construct: Option<&[u8]>, stack: Option<&[u8]>, names: &[
         .zip(&forwards)
         .map(|(name, spellings)| {
             let stack = spellings.iter().find_map(|s| lines.get(s)).cloned().unwrap_or_default();
-            Context { chain: chain(&parents, name, spellings), frames: frames(&stack, rules), stack }
+            Context { chain: chain(&parents, name, spellings), stack }
         })
         .collect()
 }
@@ -211,7 +209,8 @@ fn texts(cursor: &mut Cursor) -> Read<Vec<String>> {
     }
 }
 
-fn frames(lines: &[String], rules: &Rules) -> Vec<Frame> {
+/// Stack lines taken apart.
+pub(crate) fn frames(lines: &[String], rules: &Rules) -> Vec<Frame> {
     lines.iter().map(|line| frame(line, rules)).collect()
 }
 
@@ -247,7 +246,7 @@ mod tests {
     use super::*;
 
     fn of(construct: &str, stack: &str, name: &str) -> Context {
-        contexts(Some(construct.as_bytes()), Some(stack.as_bytes()), &[name], &Rules::built_in()).remove(0)
+        contexts(Some(construct.as_bytes()), Some(stack.as_bytes()), &[name]).remove(0)
     }
 
     const CONSTRUCT: &str = r#"{"megatron_micro_step_number": 3, "Module.0.a.L.forward.0": [null, 0],
@@ -259,13 +258,13 @@ mod tests {
     fn every_layout_of_both_files() {
         let context = of(CONSTRUCT, NEW, "Torch.exp.0.forward");
         assert_eq!(context.chain, ["Torch.exp.0.forward", "Module.0.a.L.forward.0"]);
-        let frame = &context.frames[0];
+        let frame = &frames(&context.stack, &Rules::built_in())[0];
         assert_eq!((frame.file.as_str(), frame.line, frame.function.as_deref()), ("model.py", Some(41), Some("act")));
         assert_eq!(frame.code.as_deref(), Some("y = torch.exp(x)"));
         assert_eq!(of(CONSTRUCT, NEW, "Tensor.mul_.9.forward").chain[1], "optimizer");
         let old =
             r#"{"Torch.exp.0.forward": ["File a.py, line 1, in f, \n c"], "linear": ["linear", "forward.py", 123]}"#;
-        assert_eq!(of("{}", old, "Torch.exp.0.forward").frames[0].file, "a.py");
+        assert_eq!(frames(&of("{}", old, "Torch.exp.0.forward").stack, &Rules::built_in())[0].file, "a.py");
         assert_eq!(of("{}", old, "linear").stack, ["linear", "forward.py", "123"]);
     }
 
@@ -273,7 +272,7 @@ mod tests {
     fn gradients_are_found_as_their_forward() {
         let context = of(CONSTRUCT, NEW, "Torch.exp.0.backward");
         assert_eq!(context.chain, ["Torch.exp.0.backward", "Module.0.a.L.forward.0"]);
-        assert_eq!(context.frames.len(), 1);
+        assert_eq!(context.stack.len(), 1);
     }
 
     #[test]
@@ -283,7 +282,7 @@ mod tests {
         for cut in 0..CONSTRUCT.len() {
             let _ = of(&CONSTRUCT[..cut], &NEW[..cut.min(NEW.len())], "Torch.exp.0.forward");
         }
-        let none = contexts(None, None, &["a"], &Rules::built_in());
+        let none = contexts(None, None, &["a"]);
         assert_eq!(none[0].chain, ["a"]);
     }
 }

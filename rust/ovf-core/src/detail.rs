@@ -1,24 +1,109 @@
 //! What stands in the files about a finding: values, module chain, code, likely cause.
 //!
-//! In: findings with the place of their records. Out: the same findings, filled in. Files are opened again, once a
-//! rank, and only for ranks that have a finding; a file that has gone by then leaves its details empty.
+//! Two steps. [`Detail`] is what the files say about one op: its record, the record of its forward call, its module
+//! chain and its stack, as they stand there. [`fill`] makes values, frames and hint of it for the listed findings.
+//!
+//! In a local analysis details are read once the findings are known: each file is opened again, once a rank, and only
+//! for ranks that have a finding; a file that has gone by then leaves its details empty. Where a summary leaves the
+//! machine, the details of every op that may be asked for ([`asked`]) are read at once, by the same function, and
+//! travel with it ([`crate::encoding`]).
 
 use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
 
-use crate::context::contexts;
+use crate::context::{contexts, frames};
 use crate::op::{Direction, Kinds, OpName, TensorStat, Value};
+use crate::order::candidates_of;
 use crate::parse::{Part, parse_op};
 use crate::report::{Finding, FindingKind, Hint, ValueReport};
 use crate::rules::{HintFacts, Rules};
-use crate::source::{Bytes, RankSource};
+use crate::timeline::Timeline;
 use crate::token::Cursor;
 use crate::verdict::Located;
 
 /// Findings whose details are looked up; beyond them only names and places are given.
 const DETAILED: usize = 64;
 
+/// The bytes of one rank's files.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Files<'b> {
+    pub(crate) dump: &'b [u8],
+    pub(crate) construct: Option<&'b [u8]>,
+    pub(crate) stack: Option<&'b [u8]>,
+}
+
+/// An op whose details are asked for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asked<'t> {
+    /// Index in the rank's file order.
+    pub(crate) op: u32,
+    /// Key in `data`.
+    pub(crate) name: &'t str,
+    /// Where its record stands in the dump, offset and length; `(0, 0)` where not known.
+    pub(crate) record: (u64, u64),
+    /// Whether the forward call's record is asked for, too.
+    pub(crate) forward: bool,
+}
+
+/// What the files say about one op.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Detail {
+    /// The record as it stands in the dump; empty where there is none.
+    pub(crate) record: Vec<u8>,
+    /// Of a backward op: the record of the forward call it belongs to.
+    pub(crate) forward: Vec<u8>,
+    /// The op, its module, that one's module, ... up to the root.
+    pub(crate) chain: Vec<String>,
+    /// Stack lines as recorded.
+    pub(crate) stack: Vec<String>,
+}
+
+/// What the files say about each of the asked ops, in one pass over each file.
+pub(crate) fn of(files: Files, asked: &[Asked]) -> Vec<Detail> {
+    let names: Vec<&str> = asked.iter().map(|a| a.name).collect();
+    let found = contexts(files.construct, files.stack, &names);
+    let details = asked.iter().zip(found).map(|(a, context)| {
+        let (at, len) = a.record;
+        let record = at.checked_add(len).and_then(|end| files.dump.get(at as usize..end as usize)).unwrap_or_default();
+        let name = OpName::parse(a.name);
+        let forward = a.forward && name.direction == Direction::Backward && !record.is_empty();
+        let forward = if forward { forward_record(files.dump, &name) } else { None };
+        Detail {
+            record: record.to_vec(),
+            forward: forward.unwrap_or_default().to_vec(),
+            chain: context.chain,
+            stack: context.stack,
+        }
+    });
+    details.collect()
+}
+
+/// The ops of a rank that a report or a trace may ask for, ascending: roots, and communications that delivered
+/// something bad.
+pub(crate) fn asked(timeline: &Timeline) -> Vec<Asked<'_>> {
+    let mut forward: Vec<u32> = candidates_of(timeline).map(|m| timeline.marks[m].at.op).collect();
+    forward.sort_unstable();
+    let mut all: Vec<Asked> = Vec::new();
+    let marks = timeline.marks.iter().map(|m| (&m.at, m.record));
+    let got = timeline.events.iter().zip(&timeline.event_refs);
+    let got = got.filter(|(e, _)| e.got.as_ref().is_some_and(|s| !s.kinds.is_finite())).map(|(_, at)| (at, (0, 0)));
+    for (at, record) in marks.chain(got) {
+        all.push(Asked { op: at.op, name: &at.name, record, forward: forward.binary_search(&at.op).is_ok() });
+    }
+    // Marks stand first, so of one op the place of its record is kept.
+    all.sort_by_key(|a| a.op);
+    all.dedup_by_key(|a| a.op);
+    all
+}
+
+/// Where the details of a rank's ops are to be had.
+pub(crate) trait Source: Sync {
+    /// What is known of each asked op, in that order.
+    fn details(&self, asked: &[Asked]) -> Vec<Detail>;
+}
+
 /// Fills in the details of the first findings.
-pub(crate) fn fill(findings: &mut [Finding], located: &[Located], sources: &[RankSource], rules: &Rules, map: bool) {
+pub(crate) fn fill<S: Source>(findings: &mut [Finding], located: &[Located], sources: &[S], rules: &Rules) {
     let shown = findings.len().min(DETAILED);
     let mut by_rank: Vec<(u32, Vec<usize>)> = Vec::new();
     for (i, at) in located.iter().enumerate().take(shown) {
@@ -31,21 +116,24 @@ pub(crate) fn fill(findings: &mut [Finding], located: &[Located], sources: &[Ran
     let filled: Vec<(usize, Finding)> = by_rank
         .par_iter()
         .flat_map_iter(|(t, list)| {
-            let source = &sources[*t as usize];
-            let open = |path| Bytes::open(path, map).ok();
-            let (dump, construct, stack) = (open(&source.dump), open(&source.construct), open(&source.stack));
-            let names: Vec<&str> = list.iter().map(|&i| shared[i].op_name.as_str()).collect();
-            let found = contexts(construct.as_deref(), stack.as_deref(), &names, rules);
+            let asked: Vec<Asked> = list
+                .iter()
+                .map(|&i| Asked {
+                    op: shared[i].exec_order,
+                    name: &shared[i].op_name,
+                    record: located[i].record,
+                    forward: true,
+                })
+                .collect();
+            let found = sources[*t as usize].details(&asked);
             list.iter()
                 .zip(found)
-                .map(|(&i, context)| {
+                .map(|(&i, detail)| {
                     let mut finding = shared[i].clone();
-                    finding.construct_chain = context.chain;
-                    finding.stack = context.frames;
-                    finding.stack_info = context.stack;
-                    if let Some(bytes) = &dump {
-                        values(&mut finding, bytes, located[i].record);
-                    }
+                    values(&mut finding, &detail);
+                    finding.construct_chain = detail.chain;
+                    finding.stack = frames(&detail.stack, rules);
+                    finding.stack_info = detail.stack;
                     settle(&mut finding, rules);
                     (i, finding)
                 })
@@ -57,16 +145,13 @@ pub(crate) fn fill(findings: &mut [Finding], located: &[Located], sources: &[Ran
     }
 }
 
-fn values(finding: &mut Finding, bytes: &[u8], (at, len): (u64, u64)) {
-    let Some(body) = bytes.get(at as usize..(at + len) as usize) else {
-        return;
-    };
+fn values(finding: &mut Finding, detail: &Detail) {
     let name = OpName::parse(&finding.op_name);
     let recorded = matches!(name.direction, Direction::ParametersGrad | Direction::Debug);
-    let Ok(op) = parse_op(body, Part::All { recorded }) else {
+    let Ok(op) = parse_op(&detail.record, Part::All { recorded }) else {
         return;
     };
-    finding.record = String::from_utf8_lossy(body).into_owned();
+    finding.record = String::from_utf8_lossy(&detail.record).into_owned();
     for argument in &op.arguments {
         let slot = argument.slot.to_string();
         match &argument.value {
@@ -77,13 +162,23 @@ fn values(finding: &mut Finding, bytes: &[u8], (at, len): (u64, u64)) {
         }
     }
     finding.only_in_recompute |= op.is_recompute;
-    if name.direction == Direction::Backward {
-        finding.forward_inputs = forward_inputs(bytes, &name).unwrap_or_default();
-    }
+    finding.forward_inputs = inputs(&detail.forward);
 }
 
-/// What the forward call of a backward op took in: a derivative goes bad where the forward input is special.
-fn forward_inputs(bytes: &[u8], name: &OpName) -> Option<Vec<ValueReport>> {
+/// What a forward call took in.
+fn inputs(record: &[u8]) -> Vec<ValueReport> {
+    let Ok(op) = parse_op(record, Part::Inputs) else {
+        return Vec::new();
+    };
+    let inputs = op.arguments.iter().filter_map(|a| match &a.value {
+        Value::Tensor(t) if a.slot.field.is_input() => Some(value(a.slot.to_string(), t)),
+        _ => None,
+    });
+    inputs.collect()
+}
+
+/// The forward call of a backward op: a derivative goes bad where the forward input is special.
+fn forward_record<'b>(bytes: &'b [u8], name: &OpName) -> Option<&'b [u8]> {
     let number = name.call_index?;
     let forward = if name.is_module() {
         format!("\"{}.forward.{number}\"", name.base)
@@ -96,12 +191,7 @@ fn forward_inputs(bytes: &[u8], name: &OpName) -> Option<Vec<ValueReport>> {
     cursor.skip_space();
     let start = cursor.at;
     cursor.skip_value().ok()?;
-    let op = parse_op(&bytes[start..cursor.at], Part::Inputs).ok()?;
-    let inputs = op.arguments.iter().filter_map(|a| match &a.value {
-        Value::Tensor(t) if a.slot.field.is_input() => Some(value(a.slot.to_string(), t)),
-        _ => None,
-    });
-    Some(inputs.collect())
+    bytes.get(start..cursor.at)
 }
 
 fn value(slot: String, t: &TensorStat) -> ValueReport {

@@ -3,7 +3,7 @@
 //! Data flows one way; each room names only types of the rooms before it:
 //!
 //! ```text
-//! source -> structural, scan, parse -> provenance, classify, graph -> walk, timeline (per rank) -> collective -> order -> verdict -> report
+//! source -> structural, scan, parse -> provenance, classify, graph -> walk, timeline, summary (per rank) -> collective -> order -> verdict -> report
 //! ```
 //!
 //! ```no_run
@@ -23,6 +23,7 @@ mod collective;
 mod communication;
 mod context;
 mod detail;
+mod encoding;
 mod error;
 mod graph;
 mod op;
@@ -34,6 +35,7 @@ mod rules;
 mod scan;
 mod source;
 mod structural;
+mod summary;
 mod timeline;
 mod token;
 mod trace;
@@ -48,6 +50,7 @@ pub use classify::OpState;
 pub use collective::{Match, MatchState, Matching, Member, match_communications};
 pub use communication::{Communication, GroupKey};
 pub use context::{Context, Frame};
+pub use encoding::FORMAT;
 pub use error::{Error, ErrorKind, Position, Result};
 pub use op::{Direction, Kinds, OpName, Rank, TensorStat};
 pub use order::{Candidate, CandidateSet, Ordering, Receipt, Source, order};
@@ -58,8 +61,10 @@ pub use report::{
 pub use rules::Rules;
 pub use scan::{Ending, Entry, Index, scan};
 pub use source::{Bytes, RankSource, Step, discover};
+pub use summary::{RankBytes, StepName, Summary, summarise_bytes, summarise_files};
 pub use timeline::{Cause, Completeness, Counts, Mark, OpRef, Phase, Symptom, Timeline, build};
 pub use trace::{Anomaly, Trace, trace};
+pub use verdict::StepFacts;
 
 /// How to analyse.
 #[derive(Debug, Clone)]
@@ -93,42 +98,76 @@ pub struct Progress {
     pub cancel: AtomicBool,
 }
 
-/// Analyses one step.
+/// Analyses one step: [`Summary::read`] of every rank, then [`reduce`].
 ///
 /// # Errors
 /// [`ErrorKind::Selection`] when none of the asked ranks is there; [`ErrorKind::Io`] when no thread can be started.
 /// Files that cannot be read are part of the report.
 pub fn analyze(step: &Step, options: &Options, progress: &Progress) -> Result<Report> {
     let sources = select(step, options)?;
-    let pool = pool(step, options)?;
+    let pool = pool(step.ranks.len(), options)?;
     let sizes: u64 = sources.iter().filter_map(|s| std::fs::metadata(&s.dump).ok()).map(|m| m.len()).sum();
     progress.total.fetch_add(sizes, Atomic::Relaxed);
     pool.install(|| {
-        let read: Vec<(Option<Timeline>, Option<Unreadable>)> =
-            sources.par_iter().map(|s| summarise(s, options, progress)).collect();
-        let mut facts = verdict::StepFacts {
+        let summaries: Vec<Summary> = sources.par_iter().filter_map(|s| summarise(s, options, progress)).collect();
+        let facts = StepFacts {
             number: step.number,
             label: step.label.clone(),
             notes: step.notes.clone(),
             unreadable: Vec::new(),
             chosen: step.single || options.ranks.is_some(),
         };
-        let mut timelines = Vec::new();
-        let mut kept = Vec::new();
-        for ((timeline, problem), source) in read.into_iter().zip(&sources) {
-            facts.unreadable.extend(problem);
-            if let Some(timeline) = timeline {
-                timelines.push(timeline);
-                kept.push(source.clone());
-            }
-        }
-        let matching = match_communications(&timelines);
-        let ordering = order(&timelines, &matching);
-        let (mut report, located) = verdict::assemble(&facts, &timelines, &matching, &ordering);
-        detail::fill(&mut report.findings, &located, &kept, &options.rules, options.map);
-        report.first = report.findings.first().cloned();
-        Ok(report)
+        Ok(conclude(summaries, facts, options))
     })
+}
+
+/// The map step for one rank; `None` when the analysis was cancelled.
+fn summarise(source: &RankSource, options: &Options, progress: &Progress) -> Option<Summary> {
+    if progress.cancel.load(Atomic::Relaxed) {
+        return None;
+    }
+    Some(Summary::read(source, options, progress).unwrap_or_else(|error| Summary::not_opened(source, &error)))
+}
+
+/// The reduce step: the summaries of a step's ranks, in any order, to its report.
+///
+/// # Errors
+/// [`ErrorKind::Selection`] when two summaries are of one rank, or an asked rank has none; [`ErrorKind::Io`] when no
+/// thread can be started.
+pub fn reduce(mut summaries: Vec<Summary>, step: StepFacts, options: &Options) -> Result<Report> {
+    let failed = |text: String| Error::new(ErrorKind::Selection, step.label.as_ref(), text);
+    summaries.sort_by_key(|s| s.rank);
+    if let Some(pair) = summaries.windows(2).find(|pair| pair[0].rank == pair[1].rank) {
+        return Err(failed(format!("two summaries of rank {}: {} and {}", pair[0].rank, pair[0].path, pair[1].path)));
+    }
+    if let Some(asked) = &options.ranks {
+        let there: Vec<Rank> = summaries.iter().map(|s| s.rank).collect();
+        if let Some(absent) = asked.iter().find(|r| !there.contains(r)) {
+            return Err(failed(format!("no rank {absent} in this step; it has {}", verdict::ranks_text(&there))));
+        }
+        summaries.retain(|s| asked.contains(&s.rank));
+    }
+    let step = StepFacts { chosen: step.chosen || options.ranks.is_some(), ..step };
+    pool(summaries.len(), options).map(|pool| pool.install(|| conclude(summaries, step, options)))
+}
+
+/// Matching, order, verdict and details; summaries ascending by rank.
+fn conclude(summaries: Vec<Summary>, mut step: StepFacts, options: &Options) -> Report {
+    let mut timelines = Vec::new();
+    let mut records = Vec::new();
+    for summary in summaries {
+        step.unreadable.extend(summary.unreadable);
+        if let Some(timeline) = summary.timeline {
+            timelines.push(timeline);
+            records.push(summary.records);
+        }
+    }
+    let matching = match_communications(&timelines);
+    let ordering = order(&timelines, &matching);
+    let (mut report, located) = verdict::assemble(&step, &timelines, &matching, &ordering);
+    detail::fill(&mut report.findings, &located, &records, &options.rules);
+    report.first = report.findings.first().cloned();
+    report
 }
 
 fn select(step: &Step, options: &Options) -> Result<Vec<RankSource>> {
@@ -144,70 +183,14 @@ fn select(step: &Step, options: &Options) -> Result<Vec<RankSource>> {
     Ok(chosen)
 }
 
-fn pool(step: &Step, options: &Options) -> Result<rayon::ThreadPool> {
+fn pool(ranks: usize, options: &Options) -> Result<rayon::ThreadPool> {
     // A pool of its own: rayon's global one does not survive fork().
     // More threads than ranks have nothing to do.
-    let ranks = step.ranks.len().max(1);
     let wanted = options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     rayon::ThreadPoolBuilder::new()
-        .num_threads(wanted.clamp(1, ranks))
+        .num_threads(wanted.clamp(1, ranks.max(1)))
         .stack_size(16 << 20)
         .thread_name(|i| format!("ovf-{i}"))
         .build()
-        .map_err(|e| Error::new(ErrorKind::Io(None), &step.path, format!("cannot start threads: {e}")))
-}
-
-/// The map step for one rank.
-fn summarise(source: &RankSource, options: &Options, progress: &Progress) -> (Option<Timeline>, Option<Unreadable>) {
-    if progress.cancel.load(Atomic::Relaxed) {
-        return (None, None);
-    }
-    let bytes = match Bytes::open(&source.dump, options.map) {
-        Ok(bytes) => bytes,
-        Err(error) => {
-            let help = if error.kind == ErrorKind::NotFound {
-                "the rank's dump was not written: was PrecisionDebugger.stop() reached?"
-            } else {
-                "check the permissions, or leave the rank out with --ranks"
-            };
-            return (None, Some(unreadable(source, None, error.message, help, 0)));
-        }
-    };
-    let mut timeline = timeline::build_until(&bytes, source.rank, &source.label, &options.rules, &progress.cancel);
-    progress.bytes.fetch_add(bytes.len() as u64, Atomic::Relaxed);
-    progress.ranks.fetch_add(1, Atomic::Relaxed);
-    if bytes.changed() {
-        timeline.notes.push(
-            "the file changed while it was read: the job is still writing; analyse again when it is done".to_owned(),
-        );
-    }
-    let problem = timeline.problem.take().map(|problem| {
-        let help = match timeline.completeness {
-            Completeness::Cut => "the job was stopped while msProbe wrote the file; the ops after the cut are lost",
-            Completeness::Empty => "nothing was recorded: was the step reached, and PrecisionDebugger.stop() called?",
-            _ => "dump the rank again, or leave it out with --ranks",
-        };
-        unreadable(source, problem.position, problem.message, help, timeline.ops)
-    });
-    // A file without a single op says nothing, not even what its rank took part in.
-    let says_something = timeline.ops > 0;
-    (says_something.then_some(timeline), problem)
-}
-
-fn unreadable(
-    source: &RankSource,
-    position: Option<Position>,
-    message: String,
-    help: &str,
-    ops_used: u32,
-) -> Unreadable {
-    Unreadable {
-        rank: source.rank,
-        path: source.dump.display().to_string(),
-        line: position.map(|p| p.line),
-        column: position.map(|p| p.column),
-        message,
-        help: Some(help.to_owned()),
-        ops_used,
-    }
+        .map_err(|e| Error::new(ErrorKind::Io(None), "".as_ref(), format!("cannot start threads: {e}")))
 }

@@ -258,7 +258,7 @@ pub struct Note {
 }
 
 /// A dump that could not be read, or not to its end.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unreadable {
     /// Global rank.
     pub rank: Rank,

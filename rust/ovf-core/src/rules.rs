@@ -4,6 +4,7 @@
 //! answers by API name. No operator is named anywhere else in the code.
 
 use std::path::Path;
+use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 
@@ -230,6 +231,7 @@ pub struct HintFacts<'a> {
 #[derive(Debug, Clone)]
 pub struct Rules {
     table: Table,
+    fingerprint: OnceLock<u64>,
 }
 
 /// What the table says of one operator, looked up once per API name.
@@ -246,7 +248,7 @@ impl Rules {
     #[must_use]
     pub fn built_in() -> Self {
         let table = serde_json::from_str(BUILT_IN).unwrap_or_else(|e| panic!("rules.json: {e}"));
-        Self { table }
+        Self { table, fingerprint: OnceLock::new() }
     }
 
     /// The built-in table with the user's file on top.
@@ -270,6 +272,7 @@ impl Rules {
     }
 
     fn merged(mut self, user: Table) -> Self {
+        self.fingerprint = OnceLock::new();
         // The user's rows come first where the first match counts, last where rows add up.
         self.table.operators.extend(user.operators);
         self.table.communications.splice(0..0, user.communications);
@@ -277,6 +280,17 @@ impl Rules {
         self.table.library_paths.extend(user.library_paths);
         self.table.hints.splice(0..0, user.hints);
         self
+    }
+
+    /// A number that changes with the part of the table that a summary depends on (hints and library paths are
+    /// only looked at when the report is made).
+    #[must_use]
+    pub fn fingerprint(&self) -> u64 {
+        *self.fingerprint.get_or_init(|| {
+            let t = &self.table;
+            let part = serde_json::to_vec(&(&t.operators, &t.communications, &t.communication_prefixes));
+            xxhash_rust::xxh3::xxh3_64(&part.unwrap_or_default())
+        })
     }
 
     /// The effective table as JSON with two-space indentation.

@@ -3,15 +3,18 @@
 //! In: one rank's files. Out: a [`Trace`]: all candidates in file order, harmful ones first in rank of suspicion, so
 //! that when the first is ruled out the next is at hand.
 
+use std::path::Path;
+
 use serde::Serialize;
 
-use crate::context::contexts;
+use crate::detail::{Asked, Detail, Source};
 use crate::error::Result;
 use crate::op::{Direction, Field, OpName, Rank, Value};
 use crate::parse::{Part, parse_op};
-use crate::source::{Bytes, RankSource};
-use crate::timeline::{Cause, build};
-use crate::{Options, Position};
+use crate::source::RankSource;
+use crate::summary::Summary;
+use crate::timeline::{Cause, Mark};
+use crate::{Options, Position, Progress};
 
 /// Candidates listed.
 const LISTED: usize = 1000;
@@ -72,51 +75,60 @@ pub struct Trace {
 /// # Errors
 /// [`crate::ErrorKind::NotFound`] or [`crate::ErrorKind::Io`] for its dump file.
 pub fn trace(source: &RankSource, options: &Options) -> Result<Trace> {
-    let bytes = Bytes::open(&source.dump, options.map)?;
-    let timeline = build(&bytes, source.rank, &source.label, &options.rules);
-    let open = |path| Bytes::open(path, options.map).ok();
-    let (construct, stack) = (open(&source.construct), open(&source.stack));
+    Summary::read(source, options, &Progress::default()).map(|summary| of(summary))
+}
+
+/// The trace of a summarised rank.
+fn of(summary: Summary) -> Trace {
+    let folder = Path::new(&summary.path).parent().unwrap_or(Path::new(&summary.path)).display().to_string();
+    let problem = summary.unreadable.map(|u| {
+        let position = u.line.zip(u.column).map(|(line, column)| Position { line, column });
+        (position, u.message)
+    });
+    let mut trace = Trace {
+        rank: summary.rank,
+        rank_path: folder,
+        ops: 0,
+        anomalies: Vec::new(),
+        anomalies_omitted: 0,
+        problem,
+        has_statistics: false,
+    };
+    let Some(timeline) = summary.timeline else {
+        return trace;
+    };
     let mut marks: Vec<_> = timeline.marks.iter().collect();
     marks.sort_by_key(|m| (!m.harm && m.cause != Cause::Received, m.at.op));
     marks.truncate(LISTED);
-    let names: Vec<&str> = marks.iter().map(|m| m.at.name.as_str()).collect();
-    let found = contexts(construct.as_deref(), stack.as_deref(), &names, &options.rules);
-    let anomalies: Vec<Anomaly> = marks
-        .iter()
-        .zip(found)
-        .map(|(mark, context)| {
-            let mut anomaly = Anomaly {
-                op_name: mark.at.name.clone(),
-                exec_order: mark.at.op,
-                cause: mark.cause,
-                harm: mark.harm || mark.cause == Cause::Received,
-                output: "null".to_owned(),
-                output_has_nan: false,
-                output_class: mark.kinds.name(),
-                input_has_nan: false,
-                input_info: Vec::new(),
-                construct_chain: context.chain,
-                stack_info: context.stack,
-            };
-            read_values(&mut anomaly, &bytes, mark.record);
-            anomaly
-        })
-        .collect();
-    Ok(Trace {
-        rank: source.rank,
-        rank_path: source.dump.parent().unwrap_or(&source.dump).display().to_string(),
-        ops: timeline.ops,
-        anomalies_omitted: timeline.marks_omitted + timeline.marks.len().saturating_sub(anomalies.len()) as u32,
-        anomalies,
-        problem: timeline.problem.map(|p| (p.position, p.message)),
-        has_statistics: timeline.has_statistics,
-    })
+    let asked: Vec<Asked> =
+        marks.iter().map(|m| Asked { op: m.at.op, name: &m.at.name, record: m.record, forward: false }).collect();
+    let found = summary.records.details(&asked);
+    let anomaly = |(mark, detail): (&&Mark, Detail)| {
+        let mut anomaly = Anomaly {
+            op_name: mark.at.name.clone(),
+            exec_order: mark.at.op,
+            cause: mark.cause,
+            harm: mark.harm || mark.cause == Cause::Received,
+            output: "null".to_owned(),
+            output_has_nan: false,
+            output_class: mark.kinds.name(),
+            input_has_nan: false,
+            input_info: Vec::new(),
+            construct_chain: detail.chain,
+            stack_info: detail.stack,
+        };
+        read_values(&mut anomaly, &detail.record);
+        anomaly
+    };
+    trace.anomalies = marks.iter().zip(found).map(anomaly).collect();
+    trace.ops = timeline.ops;
+    trace.anomalies_omitted =
+        timeline.marks_omitted + timeline.marks.len().saturating_sub(trace.anomalies.len()) as u32;
+    trace.has_statistics = timeline.has_statistics;
+    trace
 }
 
-fn read_values(anomaly: &mut Anomaly, bytes: &[u8], (at, len): (u64, u64)) {
-    let Some(body) = bytes.get(at as usize..(at + len) as usize) else {
-        return;
-    };
+fn read_values(anomaly: &mut Anomaly, body: &[u8]) {
     let direction = OpName::parse(&anomaly.op_name).direction;
     let recorded = matches!(direction, Direction::ParametersGrad | Direction::Debug);
     let Ok(op) = parse_op(body, Part::All { recorded }) else {

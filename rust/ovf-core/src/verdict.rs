@@ -30,13 +30,17 @@ const OPS_IN_NOTE: usize = 8;
 
 /// What is known of the step besides its ranks.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct StepFacts {
-    pub(crate) number: Option<u64>,
-    pub(crate) label: String,
-    pub(crate) notes: Vec<String>,
-    pub(crate) unreadable: Vec<Unreadable>,
+pub struct StepFacts {
+    /// Its number; `None` where its path names none.
+    pub number: Option<u64>,
+    /// Its folder below the dump root.
+    pub label: String,
+    /// Remarks about its folder.
+    pub notes: Vec<String>,
+    /// Dumps that could not be read, or not to their end, besides those that the summaries tell of.
+    pub unreadable: Vec<Unreadable>,
     /// The user chose the ranks: those left out are no missing evidence.
-    pub(crate) chosen: bool,
+    pub chosen: bool,
 }
 
 /// A finding with where its details stand.

@@ -5,8 +5,10 @@
 
 mod error;
 mod progress;
+mod summary;
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ovf_core::{Options, Rank, Rules, Step};
@@ -19,6 +21,8 @@ mod _core {
     use super::error::{DumpFormatError, OvfError, RulesError};
     #[pymodule_export]
     use super::progress::Progress;
+    #[pymodule_export]
+    use super::summary::{absent, reduce, summarize};
     #[pymodule_export]
     use super::{analyze, discover, effective_rules, trace};
 
@@ -97,11 +101,15 @@ fn analyze(
     let all = steps(&path)?;
     let step = all.get(index).ok_or_else(|| pyo3::exceptions::PyIndexError::new_err("no such step"))?;
     let counters = progress.as_ref().map_or_else(Default::default, |p| p.get().counters());
-    let stop = || counters.cancel.store(true, std::sync::atomic::Ordering::Relaxed);
+    let stop = || counters.cancel.store(true, Ordering::Relaxed);
     let report = interruptible(py, stop, || ovf_core::analyze(step, &options, &counters))?;
-    let report = report.map_err(error::to_python)?;
+    as_json(&report.map_err(error::to_python)?)
+}
+
+/// The report as JSON, and the records of its findings.
+fn as_json(report: &ovf_core::Report) -> PyResult<(String, Vec<String>)> {
     let records = report.findings.iter().map(|f| f.record.clone()).collect();
-    let text = serde_json::to_string(&report).map_err(|e| OvfError::new_err(e.to_string()))?;
+    let text = serde_json::to_string(report).map_err(|e| OvfError::new_err(e.to_string()))?;
     Ok((text, records))
 }
 

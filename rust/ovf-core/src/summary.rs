@@ -1,0 +1,308 @@
+//! The map step: one rank's files -> a [`Summary`], all that leaves the rank.
+//!
+//! In: a rank folder, the bytes of its files, or a written summary. Out: a [`Summary`]: the [`Timeline`], what was
+//! wrong with the dump, and where the details of its ops are to be had once the findings are known
+//! ([`crate::detail`]): in the files of a local analysis, in the packed section of a written summary. Everything
+//! behind this room ([`crate::reduce`]) is the same for both.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::detail::{Asked, Detail, Files, Source, asked, of};
+use crate::encoding::{Body, Head, Packed, decode, encode};
+use crate::error::{Error, ErrorKind, Position, Result};
+use crate::op::Rank;
+use crate::report::Unreadable;
+use crate::rules::Rules;
+use crate::source::{Bytes, RankSource, Step};
+use crate::timeline::{Completeness, Timeline, build_until};
+use crate::{Options, Progress};
+
+/// One rank, reduced.
+#[derive(Debug, Clone)]
+pub struct Summary {
+    /// Global rank.
+    pub rank: Rank,
+    /// Folder name.
+    pub label: String,
+    /// The dump file, as the report shows it.
+    pub path: String,
+    /// Communications, roots, counts; `None` where the dump says nothing (unreadable, not a single op).
+    pub timeline: Option<Timeline>,
+    /// What was wrong with the dump.
+    pub unreadable: Option<Unreadable>,
+    /// Where the details of its ops are to be had.
+    pub(crate) records: Records,
+}
+
+/// Where the details of a rank's ops are to be had.
+#[derive(Debug, Clone)]
+pub(crate) enum Records {
+    /// In its files; whether large ones may be mapped.
+    Files(RankSource, bool),
+    /// In the summary, packed.
+    Kept(Packed),
+    /// Nowhere: the dump says nothing.
+    Nowhere,
+}
+
+/// The bytes of one rank's files, and its names.
+#[derive(Debug, Clone, Copy)]
+pub struct RankBytes<'b> {
+    /// Global rank.
+    pub rank: Rank,
+    /// Folder name, or what stands for one.
+    pub label: &'b str,
+    /// The dump file, as the report shows it.
+    pub path: &'b str,
+    /// Content of `dump.json`.
+    pub dump: &'b [u8],
+    /// Content of `construct.json`.
+    pub construct: Option<&'b [u8]>,
+    /// Content of `stack.json`.
+    pub stack: Option<&'b [u8]>,
+}
+
+/// The step a written summary belongs to.
+#[derive(Debug, Clone, Default)]
+pub struct StepName {
+    /// Its number.
+    pub number: Option<u64>,
+    /// Its folder below the dump root.
+    pub label: String,
+    /// Remarks about its folder.
+    pub notes: Vec<String>,
+}
+
+impl StepName {
+    /// The name of a step on disk.
+    #[must_use]
+    pub fn of(step: &Step) -> Self {
+        Self { number: step.number, label: step.label.clone(), notes: step.notes.clone() }
+    }
+}
+
+impl Summary {
+    /// Summarises a rank on disk; details stay in its files.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] or [`ErrorKind::Io`] for its dump file.
+    pub fn read(source: &RankSource, options: &Options, progress: &Progress) -> Result<Self> {
+        let bytes = Bytes::open(&source.dump, options.map)?;
+        let path = source.dump.display().to_string();
+        let mut summary = Self::of(
+            &RankBytes {
+                rank: source.rank,
+                label: &source.label,
+                path: &path,
+                dump: &bytes,
+                construct: None,
+                stack: None,
+            },
+            options,
+            &progress.cancel,
+        );
+        progress.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        progress.ranks.fetch_add(1, Ordering::Relaxed);
+        if let Some(timeline) = summary.timeline.as_mut().filter(|_| bytes.changed()) {
+            timeline.notes.push(CHANGED.to_owned());
+        }
+        if summary.timeline.is_some() {
+            summary.records = Records::Files(source.clone(), options.map);
+        }
+        Ok(summary)
+    }
+
+    /// Summarises a dump in memory. Its details are not kept: [`summarise_bytes`] does both.
+    fn of(dump: &RankBytes, options: &Options, cancel: &AtomicBool) -> Self {
+        let mut timeline = build_until(dump.dump, dump.rank, dump.label, &options.rules, cancel);
+        let unreadable = timeline.problem.take().map(|problem| {
+            let help = match timeline.completeness {
+                Completeness::Cut => "the job was stopped while msProbe wrote the file; the ops after the cut are lost",
+                Completeness::Empty => {
+                    "nothing was recorded: was the step reached, and PrecisionDebugger.stop() called?"
+                }
+                _ => "dump the rank again, or leave it out with --ranks",
+            };
+            Unreadable {
+                rank: dump.rank,
+                path: dump.path.to_owned(),
+                line: problem.position.map(|p: Position| p.line),
+                column: problem.position.map(|p| p.column),
+                message: problem.message,
+                help: Some(help.to_owned()),
+                ops_used: timeline.ops,
+            }
+        });
+        Self {
+            rank: dump.rank,
+            label: dump.label.to_owned(),
+            path: dump.path.to_owned(),
+            // A file without a single op says nothing, not even what its rank took part in.
+            timeline: (timeline.ops > 0).then_some(timeline),
+            unreadable,
+            records: Records::Nowhere,
+        }
+    }
+
+    /// The summary of a rank whose dump cannot be had.
+    #[must_use]
+    pub fn absent(rank: Rank, label: &str, path: &str, message: &str, help: &str) -> Self {
+        let unreadable = Unreadable {
+            rank,
+            path: path.to_owned(),
+            line: None,
+            column: None,
+            message: message.to_owned(),
+            help: Some(help.to_owned()),
+            ops_used: 0,
+        };
+        Self {
+            rank,
+            label: label.to_owned(),
+            path: path.to_owned(),
+            timeline: None,
+            unreadable: Some(unreadable),
+            records: Records::Nowhere,
+        }
+    }
+
+    /// As [`Summary::absent`], for an error of the file system.
+    pub(crate) fn not_opened(source: &RankSource, error: &Error) -> Self {
+        let help = if error.kind == ErrorKind::NotFound {
+            "the rank's dump was not written: was PrecisionDebugger.stop() reached?"
+        } else {
+            "check the permissions, or leave the rank out with --ranks"
+        };
+        let path = source.dump.display().to_string();
+        Self::absent(source.rank, &source.label, &path, &error.message, help)
+    }
+
+    /// Reads a written summary, and the step it belongs to.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Format`]: no summary, another version, cut, damaged, or made under other rules than `rules`.
+    pub fn decode(bytes: &[u8], path: &Path, rules: &Rules) -> Result<(Self, StepName)> {
+        let (head, body, packed) = decode(bytes, path)?;
+        if head.rules != rules.fingerprint() {
+            let text = "a summary made under other rules than those in force now";
+            return Err(Error::new(ErrorKind::Format, path, text)
+                .with_help("give the same --rules as to `ovf summarize`, or summarise the rank again"));
+        }
+        let records = if body.timeline.is_some() { Records::Kept(packed) } else { Records::Nowhere };
+        let summary = Self {
+            rank: head.rank,
+            label: head.label,
+            path: head.path,
+            timeline: body.timeline,
+            unreadable: body.unreadable,
+            records,
+        };
+        Ok((summary, StepName { number: head.step, label: head.step_label, notes: head.notes }))
+    }
+
+    /// Writes a summary whose details are in `files`.
+    fn encode(self, step: &StepName, rules: &Rules, files: Option<Files>) -> Result<Vec<u8>> {
+        let details = match (&self.timeline, files) {
+            (Some(timeline), Some(files)) => {
+                let asked = asked(timeline);
+                asked.iter().map(|a| a.op).zip(of(files, &asked)).collect()
+            }
+            _ => Vec::new(),
+        };
+        let head = Head {
+            written_by: env!("CARGO_PKG_VERSION").to_owned(),
+            rules: rules.fingerprint(),
+            step: step.number,
+            step_label: step.label.clone(),
+            notes: step.notes.clone(),
+            rank: self.rank,
+            label: self.label,
+            path: self.path,
+        };
+        encode(&head, &Body { timeline: self.timeline, unreadable: self.unreadable }, &details)
+    }
+
+    /// Writes the summary of a rank whose dump cannot be had ([`Summary::absent`]).
+    ///
+    /// # Errors
+    /// [`ErrorKind::Format`] where it is larger than a reader accepts.
+    pub fn encode_absent(self, step: &StepName, rules: &Rules) -> Result<Vec<u8>> {
+        self.encode(step, rules, None)
+    }
+}
+
+const CHANGED: &str = "the file changed while it was read: the job is still writing; analyse again when it is done";
+
+/// What a written summary always holds, whatever the caller's own report needs: it may be asked for later.
+fn written(options: &Options) -> Options {
+    options.clone()
+}
+
+/// Summarises a dump in memory, details included, as the bytes of a summary. Soon after `cancel` is set it stops, and
+/// the result must be thrown away.
+///
+/// # Errors
+/// [`ErrorKind::Format`] where the summary is larger than a reader accepts. A dump that cannot be read is part of it.
+pub fn summarise_bytes(dump: &RankBytes, step: &StepName, options: &Options, cancel: &AtomicBool) -> Result<Vec<u8>> {
+    let options = &written(options);
+    let bare = |bytes: &'_ [u8]| -> usize { if bytes.starts_with(b"\xef\xbb\xbf") { 3 } else { 0 } };
+    let dump = RankBytes {
+        dump: &dump.dump[bare(dump.dump)..],
+        construct: dump.construct.map(|b| &b[bare(b)..]),
+        stack: dump.stack.map(|b| &b[bare(b)..]),
+        ..*dump
+    };
+    let files = Files { dump: dump.dump, construct: dump.construct, stack: dump.stack };
+    Summary::of(&dump, options, cancel).encode(step, &options.rules, Some(files))
+}
+
+/// Summarises a rank on disk, details included, as the bytes of a summary.
+///
+/// # Errors
+/// As [`summarise_bytes`].
+pub fn summarise_files(
+    source: &RankSource,
+    step: &StepName,
+    options: &Options,
+    progress: &Progress,
+) -> Result<Vec<u8>> {
+    let options = &written(options);
+    let summary = match Summary::read(source, options, progress) {
+        Ok(summary) => summary,
+        Err(error) => Summary::not_opened(source, &error),
+    };
+    let rules = &options.rules;
+    match &summary.records {
+        Records::Files(source, map) => {
+            let source = source.clone();
+            opened(&source, *map, |files| summary.encode(step, rules, Some(files)))
+        }
+        _ => summary.encode(step, rules, None),
+    }
+}
+
+/// Opens a rank's files; one that has gone is empty.
+fn opened<T>(source: &RankSource, map: bool, look: impl FnOnce(Files) -> T) -> T {
+    let open = |path| Bytes::open(path, map).ok();
+    let (dump, construct, stack) = (open(&source.dump), open(&source.construct), open(&source.stack));
+    look(Files { dump: dump.as_deref().unwrap_or_default(), construct: construct.as_deref(), stack: stack.as_deref() })
+}
+
+impl Source for Records {
+    fn details(&self, asked: &[Asked]) -> Vec<Detail> {
+        match self {
+            Self::Files(source, map) => opened(source, *map, |files| of(files, asked)),
+            Self::Kept(packed) => {
+                let kept = packed.open();
+                let unknown = |name: &str| Detail { chain: vec![name.to_owned()], ..Detail::default() };
+                let take = |a: &Asked| match kept.binary_search_by_key(&a.op, |d| d.0) {
+                    Ok(at) => kept[at].1.clone(),
+                    Err(_) => unknown(a.name),
+                };
+                asked.iter().map(take).collect()
+            }
+            Self::Nowhere => of(Files { dump: &[], construct: None, stack: None }, asked),
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Map and reduce for engines that move summaries themselves: `summarize`, `absent`, `reduce`.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use ovf_core::{RankBytes, RankSource, StepFacts, StepName, Summary};
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::PyBytes;
+
+use crate::error::to_python;
+use crate::{Rank, as_json, interruptible, options, progress};
+
+/// A file on disk or its content.
+enum Content {
+    File(PathBuf),
+    Memory(PyBackedBytes),
+}
+
+impl Content {
+    fn of(value: &Bound<'_, PyAny>) -> PyResult<Self> {
+        if let Ok(path) = value.extract::<PathBuf>() {
+            return Ok(Self::File(path));
+        }
+        if let Ok(bytes) = value.extract::<PyBackedBytes>() {
+            return Ok(Self::Memory(bytes));
+        }
+        // A memoryview or another buffer: the stable ABI has no buffer protocol before 3.11, so Python copies it.
+        Ok(Self::Memory(value.py().get_type::<PyBytes>().call1((value,))?.extract()?))
+    }
+
+    fn memory(&self) -> Option<&[u8]> {
+        match self {
+            Self::Memory(bytes) => Some(bytes),
+            Self::File(_) => None,
+        }
+    }
+}
+
+/// Summarises one rank: a dump on disk or in memory to the bytes of its summary.
+#[pyfunction]
+#[pyo3(signature = (dump, *, rank, label, path=None, construct=None, stack=None, step_number=None, step_label="", notes=None, rules=None, map=true, progress=None))]
+#[allow(clippy::too_many_arguments)] // keyword arguments of one Python function
+pub(crate) fn summarize(
+    py: Python<'_>,
+    dump: &Bound<'_, PyAny>,
+    rank: Rank,
+    label: &str,
+    path: Option<String>,
+    construct: Option<&Bound<'_, PyAny>>,
+    stack: Option<&Bound<'_, PyAny>>,
+    step_number: Option<u64>,
+    step_label: &str,
+    notes: Option<Vec<String>>,
+    rules: Option<PathBuf>,
+    map: bool,
+    progress: Option<Py<progress::Progress>>,
+) -> PyResult<Vec<u8>> {
+    let options = options(None, rules, None, map)?;
+    let step = StepName { number: step_number, label: step_label.to_owned(), notes: notes.unwrap_or_default() };
+    let counters = progress.as_ref().map_or_else(Default::default, |p| p.get().counters());
+    let dump = Content::of(dump)?;
+    let construct = construct.map(Content::of).transpose()?;
+    let stack = stack.map(Content::of).transpose()?;
+    let stop = || counters.cancel.store(true, Ordering::Relaxed);
+    let made = match &dump {
+        Content::File(file) => {
+            let beside = |given: &Option<Content>, name: &str| match given {
+                Some(Content::File(path)) => path.clone(),
+                _ => file.parent().unwrap_or(Path::new("")).join(name),
+            };
+            let source = RankSource {
+                rank,
+                label: label.to_owned(),
+                dump: file.clone(),
+                construct: beside(&construct, "construct.json"),
+                stack: beside(&stack, "stack.json"),
+            };
+            interruptible(py, stop, || ovf_core::summarise_files(&source, &step, &options, &counters))?
+        }
+        Content::Memory(bytes) => {
+            let path = path.unwrap_or_else(|| label.to_owned());
+            let bytes = RankBytes {
+                rank,
+                label,
+                path: &path,
+                dump: bytes,
+                construct: construct.as_ref().and_then(Content::memory),
+                stack: stack.as_ref().and_then(Content::memory),
+            };
+            let cancel: &AtomicBool = &counters.cancel;
+            interruptible(py, stop, || ovf_core::summarise_bytes(&bytes, &step, &options, cancel))?
+        }
+    };
+    made.map_err(to_python)
+}
+
+/// The summary of a rank whose dump cannot be had: it is reported as unreadable.
+#[pyfunction]
+#[pyo3(signature = (*, rank, label, path, message, help, step_number=None, step_label="", notes=None, rules=None))]
+#[allow(clippy::too_many_arguments)] // keyword arguments of one Python function
+pub(crate) fn absent(
+    rank: Rank,
+    label: &str,
+    path: &str,
+    message: &str,
+    help: &str,
+    step_number: Option<u64>,
+    step_label: &str,
+    notes: Option<Vec<String>>,
+    rules: Option<PathBuf>,
+) -> PyResult<Vec<u8>> {
+    let options = options(None, rules, None, true)?;
+    let step = StepName { number: step_number, label: step_label.to_owned(), notes: notes.unwrap_or_default() };
+    let summary = Summary::absent(rank, label, path, message, help);
+    summary.encode_absent(&step, &options.rules).map_err(to_python)
+}
+
+/// Reduces the summaries of one step to its report: JSON, and the records of its findings.
+#[pyfunction]
+#[pyo3(signature = (summaries, *, step_number=None, step_label="", notes=None, chosen=false, ranks=None, rules=None, threads=None))]
+#[allow(clippy::too_many_arguments)] // keyword arguments of one Python function
+pub(crate) fn reduce(
+    py: Python<'_>,
+    summaries: Vec<PyBackedBytes>,
+    step_number: Option<u64>,
+    step_label: &str,
+    notes: Option<Vec<String>>,
+    chosen: bool,
+    ranks: Option<Vec<Rank>>,
+    rules: Option<PathBuf>,
+    threads: Option<usize>,
+) -> PyResult<(String, Vec<String>)> {
+    let options = options(ranks, rules, threads, true)?;
+    let facts = StepFacts {
+        number: step_number,
+        label: step_label.to_owned(),
+        notes: notes.unwrap_or_default(),
+        unreadable: Vec::new(),
+        chosen,
+    };
+    let report = interruptible(
+        py,
+        || (),
+        || {
+            let decode = |(i, bytes): (usize, &PyBackedBytes)| {
+                let name = format!("summary {i}");
+                Summary::decode(bytes, Path::new(&name), &options.rules).map(|(summary, _)| summary)
+            };
+            let summaries: ovf_core::Result<Vec<Summary>> = summaries.iter().enumerate().map(decode).collect();
+            ovf_core::reduce(summaries?, facts, &options)
+        },
+    )?;
+    as_json(&report.map_err(to_python)?)
+}
