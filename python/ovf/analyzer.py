@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from ovf import _core
 from ovf.report import Report
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     StrPath = str | os.PathLike[str]
 
@@ -26,7 +26,7 @@ _PROGRESS_SECONDS = 0.1
 
 
 def find_first_overflow(
-    path: StrPath,
+    path: StrPath | None,
     *,
     step: int | str | None = None,
     ranks: Iterable[int] | None = None,
@@ -34,18 +34,28 @@ def find_first_overflow(
     threads: int | None = None,
     allow_incomplete_ranks: bool = False,
     progress: Callable[[int, int], None] | None = None,
+    engine: Literal["local", "ray"] = "local",
+    hosts: Mapping[str, StrPath] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Report:
     """Name the first overflow of a dump.
 
     Args:
         path: A dump root (steps are analysed in order until one has an overflow), a step directory with one folder a
-            rank, a rank folder, or one `dump.json`.
+            rank, a rank folder, or one `dump.json`. Any of them plain or packed (`dump.json.gz`, `.zst`), in an archive
+            (`.tar`, `.tar.gz`, `.tar.zst`, `.zip`), or behind a URL that fsspec knows (`s3://bucket/dump/step0`).
+            `None` with `hosts`.
         step: Only this step: its number, or its folder below the root (`"actor_train/step0"`).
         ranks: Only these global ranks; all by default.
         rules: A JSON file of operator rules laid over the built-in ones (`ovf rules` prints the shape).
         threads: Threads; all processors by default.
         allow_incomplete_ranks: Whether `Report.exit_code` accepts missing, cut and unreadable ranks.
         progress: Called about ten times a second with (bytes read, bytes in all), from another thread.
+        engine: `local`, or `ray`: ranks are summarised by a Ray cluster, the running one (`RAY_ADDRESS`) or a
+            local one. The report is the same.
+        hosts: With `ray`: node -> dump root or step directory on that node's own disk, in place of `path`. A node is
+            named by Ray's node name, node id, address or host name.
+        storage_options: Options of the URL's fsspec file system.
 
     Returns:
         The report of the first step with an overflow; without one, of the last step. `Report.steps` names all that
@@ -55,25 +65,39 @@ def find_first_overflow(
         FileNotFoundError: The path does not exist.
         ovf.DumpFormatError: The path holds no dump in any known layout.
         ovf.RulesError: The rules file is not valid.
-        ValueError: The step or a rank that was asked for is not there.
-        OSError: The operating system refused. Single unreadable ranks are no error but part of the report.
+        ValueError: The step or a rank that was asked for is not there; a scheme is not known, or the package that it or
+            the engine needs is not installed; no such node.
+        OSError: The operating system, a store or a cluster refused. Single unreadable ranks are no error but part of
+            the report.
     """
-    found = _core.discover(path)
-    chosen = _choose(found, step, path)
     wanted = sorted(set(ranks)) if ranks is not None else None
+    if engine != "local" or hosts is not None or path is None or is_elsewhere(path):
+        from ovf.remote.analysis import first_overflow  # noqa: PLC0415 - only for these places
+
+        return first_overflow(
+            path,
+            step=step,
+            ranks=wanted,
+            rules=rules,
+            threads=threads,
+            allow_incomplete_ranks=allow_incomplete_ranks,
+            progress=progress,
+            engine=engine,
+            hosts=hosts,
+            storage_options=storage_options,
+        )
+    found = _core.discover(path)
+    chosen = choose([row[:2] for row in found], step, [path])
     counters = _core.Progress()
     seen: list[dict[str, Any]] = []
-    with _Ticker(counters, progress):
+    with Ticker(counters, progress):
         for index in chosen:
             text, records = _core.analyze(path, index, ranks=wanted, rules=rules, threads=threads, progress=counters)
             data = json.loads(text)
             seen.append({"step": data["step"], "step_label": data["step_label"], "verdict": data["verdict"]})
             if data["verdict"] == "overflow":
                 break
-    if data["verdict"] == "no_evidence" and any(s["verdict"] == "clean" for s in seen):
-        data["verdict"], data["incomplete"] = "clean", True
-    data["steps"] = seen
-    return Report(data, records, source=Path(path), allow_incomplete_ranks=allow_incomplete_ranks)
+    return Report(settled(data, seen), records, source=Path(path), allow_incomplete_ranks=allow_incomplete_ranks)
 
 
 def cross_rank(path: StrPath, *, step: int | str | None = None, rules: StrPath | None = None) -> dict[str, Any]:
@@ -137,7 +161,7 @@ def trace_rank(
         FileNotFoundError, ovf.DumpFormatError, ValueError, OSError: As for `find_first_overflow`.
     """
     found = _core.discover(path)
-    index = _choose(found, step, path)[0]
+    index = choose([row[:2] for row in found], step, [path])[0]
     there = found[index][3]
     if rank is None:
         if len(there) != 1:
@@ -192,23 +216,52 @@ def _anomaly(data: dict[str, Any], output: str) -> dict[str, Any]:
     }
 
 
-def _choose(found: list[Any], step: int | str | None, path: StrPath) -> list[int]:
-    """Indices of the steps that were asked for."""
+def choose(found: Sequence[tuple[int | None, str]], step: int | str | None, paths: Sequence[StrPath]) -> list[int]:
+    """Indices of the steps (number, label) that were asked for.
+
+    Raises:
+        ValueError: None is that one.
+    """
     if step is None:
         return list(range(len(found)))
     wanted = str(step)
-    chosen = [i for i, (number, label, *_) in enumerate(found) if label == wanted or str(number) == wanted]
+    chosen = [i for i, (number, label) in enumerate(found) if label == wanted or str(number) == wanted]
     if not chosen:
-        labels = ", ".join(label for _, label, *_ in found)
-        msg = f"{path}: no step {wanted}; it has {labels}"
+        labels = ", ".join(label for _, label in found)
+        msg = f"{', '.join(map(str, paths))}: no step {wanted}; it has {labels}"
         raise ValueError(msg)
     return chosen
 
 
-class _Ticker:
+def settled(data: dict[str, Any], seen: list[dict[str, Any]]) -> dict[str, Any]:
+    """The report of the last step that was looked at, with all that were."""
+    if data["verdict"] == "no_evidence" and any(s["verdict"] == "clean" for s in seen):
+        data["verdict"], data["incomplete"] = "clean", True
+    data["steps"] = seen
+    return data
+
+
+#: How the names of archives end.
+_ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.zst", ".tzst", ".zip")
+
+
+def is_elsewhere(path: StrPath) -> bool:
+    """Whether a path is a URL or an archive."""
+    text = os.fspath(path)
+    return "://" in text or "::" in text or (text.lower().endswith(_ARCHIVES) and os.path.isfile(text))  # noqa: PTH113 - no Path for a URL
+
+
+class _Counting(Protocol):
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def total(self) -> int: ...
+
+
+class Ticker:
     """Calls the progress function from a thread of its own while the analysis runs."""
 
-    def __init__(self, counters: _core.Progress, call: Callable[[int, int], None] | None) -> None:
+    def __init__(self, counters: _Counting, call: Callable[[int, int], None] | None) -> None:
         self._counters = counters
         self._call = call
         self._done = threading.Event()

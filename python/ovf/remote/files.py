@@ -1,4 +1,4 @@
-"""Files that can be read at random, each for itself: an object store, a zip, an indexed tar.
+"""Files that can be read at random, each for itself: a local folder, an object store, a zip, an indexed tar.
 
 Memory: dumps are asked for several at a time, so that a distant store is not waited for one by one, but no more bytes
 are held than `threads` dumps of the largest size.
@@ -10,7 +10,7 @@ import abc
 import threading
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from ovf import _core
 from ovf.remote.errors import one_line
@@ -23,13 +23,12 @@ if TYPE_CHECKING:
     from ovf.remote.source import Request, Summaries
     from ovf.remote.step import Rank, Step
 
-    T = TypeVar("T")
-
 #: Dumps asked for at once, where they are small.
 _REQUESTS = 16
 #: Bytes that may always be held.
 _FLOOR = 64 << 20
 
+#: What to do about a dump that is not there, and about one that cannot be read.
 NOT_WRITTEN = "the rank's dump was not written: was PrecisionDebugger.stop() reached?"
 LEAVE_OUT = "check the access, or leave the rank out with --ranks"
 
@@ -40,10 +39,16 @@ class Files(abc.ABC):
     Attributes:
         path: The tree's root, as a report shows it.
         root: The path that names step and rank where the root is one of them.
+        notes: What was passed over and why.
+        cut: Why names may be missing.
+        whole: `summarise` leaves nothing to be completed.
     """
 
     path: str
     root: str
+    notes: tuple[str, ...] = ()
+    cut: str | None = None
+    whole: bool = False
 
     @abc.abstractmethod
     def names(self) -> Iterable[str]:
@@ -55,7 +60,7 @@ class Files(abc.ABC):
 
     @abc.abstractmethod
     def size(self, name: str) -> int | None:
-        """Bytes as stored, where they are known without asking."""
+        """Bytes that reading the file holds, where they are known without asking."""
 
     @abc.abstractmethod
     def read(self, name: str) -> bytes:
@@ -65,9 +70,64 @@ class Files(abc.ABC):
             OSError: It cannot be read; any other error of the file system behind it.
         """
 
+    def refused(self, name: str) -> str | None:  # noqa: ARG002 - for those that refuse
+        """Why a name that is there is not among `names`."""
+        return None
+
     def text(self, name: str) -> str:
         """The file as a report shows it."""
         return f"{self.path}/{name}" if name else self.path
+
+    def steps(self, names: Iterable[str]) -> list[Step]:
+        """The steps that lie in such names."""
+        return [step.remarked(self.notes, self.cut) for step in steps_of(self.root, names)]
+
+    def summarise(self, rank: Rank, rules: str | None, processors: threading.Semaphore | None = None) -> bytes:
+        """The summary of one rank, without module chain and code.
+
+        Args:
+            rank: Its files.
+            rules: A file of rules.
+            processors: Taken while a processor is used.
+        """
+        text = self.text(rank.dump)
+        try:
+            dump = self.read(rank.dump)
+        except FileNotFoundError as error:
+            return absent(rank, text, one_line(error), NOT_WRITTEN, rules)
+        except Exception as error:  # noqa: BLE001 - clients raise what they like; said in the report
+            return absent(rank, text, one_line(error), LEAVE_OUT, rules)
+        with processors or threading.Semaphore():
+            return _core.summarize(dump, rank=rank.rank, label=rank.label, path=text, rules=rules)
+
+    def completed(self, rank: Rank, summary: bytes) -> bytes:
+        """The summary with module chain and code; a file that cannot be read is a remark in it."""
+        found: list[bytes | None] = []
+        remarks: list[str] = []
+        for name in (rank.construct, rank.stack):
+            try:
+                found.append(self.read(name) if name else None)
+            except Exception as error:  # noqa: BLE001 - as above
+                found.append(None)
+                remarks.append(f"{self.text(name or '')}: {one_line(error)}")
+        construct, stack = found
+        return _core.with_context(summary, construct, stack, remarks=remarks)
+
+
+def small_enough(size: int) -> None:
+    """Refuse what is not held in memory.
+
+    Raises:
+        OSError: It is too large.
+    """
+    if size > _core.LARGEST:
+        msg = f"is more than {_core.LARGEST >> 30} GiB; unpack it to a local disk, where files are mapped"
+        raise OSError(msg)
+
+
+def absent(rank: Rank, path: str, message: str, advice: str, rules: str | None) -> bytes:
+    """The summary of a rank whose dump cannot be had."""
+    return _core.absent(rank=rank.rank, label=rank.label, path=path, message=message, help=advice, rules=rules)
 
 
 class FilesSource(Source):
@@ -77,34 +137,36 @@ class FilesSource(Source):
         """Wrap a tree."""
         self.files = files
         self.path = files.path
-        self._known: set[str] = set()
 
-    def steps(self) -> list[Step]:
+    def steps(self, request: Request) -> list[Step]:  # noqa: ARG002 - names cost little
         """See `Source`."""
-        self._known = set(self.files.names())
-        return steps_of(self.files.root, self._known)
+        return self.files.steps(self.files.names())
 
     def summaries(self, step: Step, request: Request) -> Summaries:
         """See `Source`; without module chain and code."""
-        sizes = {r.rank: self.files.size(r.dump) or 0 for r in step.ranks if r.dump in self._known}
+        sizes = {rank.rank: self.files.size(rank.dump) or 0 for rank in step.ranks}
         request.counters.add(total=sum(sizes.values()))
         room = _Room(max(_FLOOR, request.workers * max(sizes.values(), default=0)))
         processors = threading.Semaphore(request.workers)
 
         def one(rank: Rank) -> bytes:
-            with room.hold(sizes.get(rank.rank, 0)):
-                return summary_of(self.files, rank, request, processors, there=rank.dump in self._known)
+            with room.hold(sizes[rank.rank]):
+                made = self.files.summarise(rank, request.rules, processors)
+            request.counters.add(read=sizes[rank.rank])
+            return made
 
         return each(step.ranks, one, max(_REQUESTS, request.workers))
 
     def completed(self, step: Step, summaries: Summaries, request: Request) -> Summaries:
         """See `Source`."""
-        ranks = [r for r in step.ranks if r.rank in summaries and (r.construct or r.stack)]
-        return each(ranks, lambda rank: with_context(self.files, rank, summaries[rank.rank], request), request.workers)
+        if self.files.whole:
+            return {}
+        ranks = [rank for rank in step.ranks if rank.rank in summaries and (rank.construct or rank.stack)]
+        return each(ranks, lambda rank: self.files.completed(rank, summaries[rank.rank]), request.workers)
 
 
 def each(ranks: Iterable[Rank], call: Callable[[Rank], bytes], threads: int) -> Summaries:
-    """`call` for every rank, several at a time; ranks not begun are left out as soon as one raises or Ctrl-C comes."""
+    """`call` for every rank, several at a time; ranks not begun are left out once one raises or Ctrl-C comes."""
     ranks = list(ranks)
     pool = ThreadPoolExecutor(max_workers=max(1, min(threads, len(ranks))), thread_name_prefix="ovf-read")
     try:
@@ -113,44 +175,6 @@ def each(ranks: Iterable[Rank], call: Callable[[Rank], bytes], threads: int) -> 
         return {rank: future.result() for rank, future in futures.items()}
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-
-
-def summary_of(
-    files: Files, rank: Rank, request: Request, processors: threading.Semaphore, *, there: bool = True
-) -> bytes:
-    """The summary of one rank without module chain and code."""
-    text = files.text(rank.dump)
-    if not there:
-        return absent(rank, text, "no such file or directory", NOT_WRITTEN, request)
-    try:
-        dump = files.read(rank.dump)
-    except (OSError, ValueError, RuntimeError, ImportError) as error:
-        return absent(rank, text, one_line(error), LEAVE_OUT, request)
-    with processors:
-        made = _core.summarize(dump, rank=rank.rank, label=rank.label, path=text, rules=request.rules)
-    request.counters.add(read=len(dump))
-    return made
-
-
-def with_context(files: Files, rank: Rank, summary: bytes, request: Request) -> bytes:
-    """The summary with module chain and code; a file that cannot be read is a remark in it."""
-    found: list[bytes | None] = []
-    remarks: list[str] = []
-    for name in (rank.construct, rank.stack):
-        try:
-            found.append(files.read(name) if name else None)
-        except (OSError, ValueError, RuntimeError) as error:
-            found.append(None)
-            remarks.append(f"{files.text(name or '')}: {one_line(error)}")
-    construct, stack = found
-    return _core.with_context(summary, construct, stack, remarks=remarks, rules=request.rules)
-
-
-def absent(rank: Rank, path: str, message: str, advice: str, request: Request) -> bytes:
-    """The summary of a rank whose dump cannot be had."""
-    return _core.absent(
-        rank=rank.rank, label=rank.label, path=path, message=message, help=advice, rules=request.rules
-    )
 
 
 class _Room:

@@ -46,12 +46,14 @@ class Request:
     """How to analyse: as `find_first_overflow` was asked.
 
     Attributes:
+        step: Only this step, by number or folder; all by default.
         ranks: Only these; all by default.
         rules: A file of rules; `None` for the built-in ones.
         threads: Ranks summarised at once; `None` for one a processor.
         counters: Where progress is counted.
     """
 
+    step: str | None = None
     ranks: Collection[int] | None = None
     rules: str | None = None
     threads: int | None = None
@@ -73,7 +75,7 @@ class Source(abc.ABC):
     path: str
 
     @abc.abstractmethod
-    def steps(self) -> list[Step]:
+    def steps(self, request: Request) -> list[Step]:
         """Its steps, in order.
 
         Raises:
@@ -100,8 +102,11 @@ class Source(abc.ABC):
         summaries = self.summaries(step, request)
         data, records = _reduce(step, summaries, request)
         shown = {f["rank"] for f in data["findings"][: _core.DETAILED]}
-        completed = self.completed(step, {r: summaries[r] for r in sorted(shown)}, request)
-        return _reduce(step, {**summaries, **completed}, request) if completed else (data, records)
+        completed = self.completed(step, {r: summaries[r] for r in sorted(shown)}, request) if shown else {}
+        if completed:
+            data, records = _reduce(step, {**summaries, **completed}, request)
+        data["incomplete"] = data["incomplete"] or step.incomplete
+        return data, records
 
 
 def _reduce(step: Step, summaries: Mapping[int, bytes], request: Request) -> tuple[dict[str, Any], list[str]]:

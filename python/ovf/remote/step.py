@@ -52,6 +52,7 @@ class Step:
         ranks: Its ranks.
         single: The path names one rank: the others are left out by choice.
         notes: What was passed over and why.
+        incomplete: Something of the place it lies in could not be read, so that ranks may be missing unseen.
     """
 
     number: int | None
@@ -59,6 +60,12 @@ class Step:
     ranks: tuple[Rank, ...]
     single: bool
     notes: tuple[str, ...]
+    incomplete: bool = False
+
+    def remarked(self, notes: Iterable[str], cut: str | None) -> Step:
+        """The same step with remarks about the place it lies in; `cut` says why it is not whole."""
+        more = (*notes, *([cut] if cut else []))
+        return dataclasses.replace(self, notes=(*self.notes, *more), incomplete=self.incomplete or cut is not None)
 
     def only(self, ranks: Collection[int] | None, path: str) -> Step:
         """The same step with only these ranks.

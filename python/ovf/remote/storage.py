@@ -13,15 +13,17 @@ from __future__ import annotations
 
 import io
 import time
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from ovf.remote.errors import MissingExtraError, at
-from ovf.remote.files import Files
+from ovf.remote.files import Files, small_enough
 from ovf.remote.step import DEPTH, PACKED, RANK_FOLDERS, WANTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from concurrent.futures import Future
     from typing import TypeVar
 
     T = TypeVar("T")
@@ -53,7 +55,7 @@ class Storage(Files):
         """
         self.path = url.rstrip("/")
         self._system, self._base = _open(url, dict(options or {}))
-        self._base = self._base.rstrip("/")
+        self._base = self._base.rstrip("/") if self._base.strip("/") else self._base
         self._sizes: dict[str, int | None] = {}
         last = self.path.rpartition("/")[2]
         #: The one file that the URL names.
@@ -117,21 +119,29 @@ class Storage(Files):
     def read(self, name: str) -> bytes:
         """See `Files`."""
         place = f"{self._base}/{name}"
-        size = self._sizes.get(name)
-        ranges = True
-        if size is None or self._system.protocol in _HTTP:
-            told = self._asked(self._system.info, place)
-            size = told.get("size")
-            # fsspec says so where the server promised ranges.
-            ranges = bool(told.get("partial", self._system.protocol not in _HTTP))
+        size, ranges = self._told(place, self._sizes.get(name))
+        small_enough(size or 0)
         if ranges and size is not None and size > 2 * BLOCK:
             whole = self._in_ranges(place, size)
             if whole is not None:
                 return whole
         return bytes(self._asked(self._system.cat_file, place))
 
+    def _told(self, place: str, size: int | None) -> tuple[int | None, bool]:
+        """Size of a file, and whether ranges of it can be had."""
+        web = self._system.protocol in _WEB
+        if size is not None and not web:
+            return size, True
+        told = self._asked(self._system.info, place)
+        return told.get("size"), bool(told.get("partial", not web))
+
     def _in_ranges(self, place: str, size: int) -> bytes | None:
-        """The file in ranges side by side; `None` when the server sends something else."""
+        """The file in ranges side by side; `None` when the server sends something else.
+
+        Raises:
+            OSError: Another file stands there at the end.
+        """
+        before = self._state(place)
         whole = io.BytesIO()
         for first in range(0, size, AHEAD * BLOCK):
             starts = list(range(first, min(first + AHEAD * BLOCK, size), BLOCK))
@@ -141,17 +151,33 @@ class Storage(Files):
                 if len(piece) != end - start:
                     return None
                 whole.write(piece)
-        return whole.getvalue()
+        if self._state(place) != before:
+            msg = "changed while it was read: the job is still writing; analyse again when it is done"
+            raise OSError(msg)
+        return whole.getvalue()  # shares the buffer
 
-    def stream(self, name: str) -> io.BufferedIOBase:
-        """The file as a stream, read ahead in blocks where the server gives ranges.
+    def _state(self, place: str) -> list[Any]:
+        """What tells one version of a file from another, as far as its store tells."""
+        self._system.invalidate_cache(place)
+        told = self._asked(self._system.info, place)
+        return [told.get(key) for key in ("size", "ETag", "etag", "LastModified", "mtime", "generation")]
+
+    def opened(self, *, seekable: bool) -> Any:  # noqa: ANN401 - a file of any library
+        """The one file that the URL names, read ahead in blocks where its server gives ranges.
 
         Raises:
-            OSError: It cannot be opened.
+            OSError: It cannot be opened, or `seekable` is wanted and the server gives no ranges.
         """
-        place = f"{self._base}/{name}"
-        opened: io.BufferedIOBase = self._asked(self._system.open, place, "rb", block_size=BLOCK)
-        return opened
+        try:
+            size, ranges = self._told(self._base, None)
+            if seekable and not (ranges and size):
+                msg = "the server gives no ranges of it, which a zip needs; serve a tar"
+                raise OSError(msg)
+            if ranges and size and not seekable:
+                return _Ahead(lambda start, end: self._asked(self._system.cat_file, self._base, start, end), size)
+            return self._asked(self._system.open, self._base, "rb", block_size=1 << 20)
+        except Exception as error:
+            raise at(self.path, error) from error
 
     def _asked(self, call: Callable[..., T], *args: Any, **options: Any) -> T:  # noqa: ANN401 - passed on
         """Call, and again when a connection breaks."""
@@ -167,7 +193,44 @@ class Storage(Files):
         return call(*args, **options)
 
 
-_HTTP = ("http", "https", ("http", "https"))
+_WEB = ("http", "https", ("http", "https"))
+
+
+class _Ahead:
+    """A file read from front to back, a few blocks on their way ahead of the reader."""
+
+    def __init__(self, fetch: Callable[[int, int], bytes], size: int) -> None:
+        self.size = size
+        self._fetch = fetch
+        self._pool = ThreadPoolExecutor(AHEAD // 2, thread_name_prefix="ovf-ahead")
+        self._coming: deque[Future[bytes]] = deque()
+        self._next = 0
+        self._block = memoryview(b"")
+
+    def __enter__(self) -> _Ahead:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def read(self, size: int) -> bytes:
+        """Up to `size` bytes."""
+        if not self._block:
+            while self._next < self.size and len(self._coming) < AHEAD // 2:
+                end = min(self._next + BLOCK, self.size)
+                self._coming.append(self._pool.submit(self._whole, self._next, end))
+                self._next = end
+            if self._coming:
+                self._block = memoryview(self._coming.popleft().result())
+        got, self._block = self._block[:size], self._block[size:]
+        return bytes(got)
+
+    def _whole(self, start: int, end: int) -> bytes:
+        block = self._fetch(start, end)
+        if len(block) != end - start:
+            msg = f"the server sent {len(block):,} bytes where {end - start:,} were asked for"
+            raise OSError(msg)
+        return block
 
 
 def _passing(error: BaseException) -> bool:

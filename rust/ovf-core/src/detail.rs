@@ -22,7 +22,7 @@ use crate::token::Cursor;
 use crate::verdict::Located;
 
 /// Findings whose details are looked up; beyond them only names and places are given.
-const DETAILED: usize = 64;
+pub const DETAILED: usize = 64;
 
 /// The bytes of one rank's files.
 #[derive(Debug, Clone, Copy)]

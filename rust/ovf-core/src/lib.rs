@@ -39,6 +39,7 @@ mod summary;
 mod timeline;
 mod token;
 mod trace;
+mod unpack;
 mod verdict;
 mod walk;
 
@@ -50,6 +51,7 @@ pub use classify::OpState;
 pub use collective::{Match, MatchState, Matching, Member, match_communications};
 pub use communication::{Communication, GroupKey};
 pub use context::{Context, Frame};
+pub use detail::DETAILED;
 pub use encoding::FORMAT;
 pub use error::{Error, ErrorKind, Position, Result};
 pub use op::{Direction, Kinds, OpName, Rank, TensorStat};
@@ -60,10 +62,11 @@ pub use report::{
 };
 pub use rules::Rules;
 pub use scan::{Ending, Entry, Index, scan};
-pub use source::{Bytes, RankSource, Step, discover};
-pub use summary::{RankBytes, StepName, Summary, summarise_bytes, summarise_files};
+pub use source::{Bytes, RankSource, Step, discover, layout};
+pub use summary::{RankBytes, StepName, Summary, summarise_bytes, summarise_files, with_context};
 pub use timeline::{Cause, Completeness, Counts, Mark, OpRef, Phase, Symptom, Timeline, build};
 pub use trace::{Anomaly, Trace, trace};
+pub use unpack::{Foreign, LARGEST, Unpacked, Unpacker, unpack};
 pub use verdict::StepFacts;
 
 /// How to analyse.

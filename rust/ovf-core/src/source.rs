@@ -31,7 +31,7 @@ const PHASE_DEPTH: usize = 3;
 /// Files that hold a rank's ops, the first that is there.
 const DUMPS: [&str; 2] = ["dump.json", "debug.json"];
 /// How a packed file's name goes on.
-pub const PACKED: [&str; 2] = [".gz", ".zst"];
+const PACKED: [&str; 2] = [".gz", ".zst"];
 
 /// One rank's folder or lone file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -322,9 +322,9 @@ impl Names {
 impl Tree for Names {
     fn list(&self, folder: &Path) -> Result<Vec<String>> {
         let names = self.folders.get(folder);
-        names.map(|n| n.iter().cloned().collect()).ok_or_else(|| {
-            Error::new(ErrorKind::NotFound, folder, "no such file or directory")
-        })
+        names
+            .map(|n| n.iter().cloned().collect())
+            .ok_or_else(|| Error::new(ErrorKind::NotFound, folder, "no such file or directory"))
     }
 
     fn is_folder(&self, path: &Path) -> bool {
@@ -516,5 +516,46 @@ mod tests {
         assert_eq!(discover(&root.join("nothing")).expect_err("missing").kind, ErrorKind::NotFound);
         let empty = tree(&["a/b.txt"]);
         assert_eq!(discover(&empty).expect_err("no dump").kind, ErrorKind::NotADump);
+    }
+
+    #[test]
+    fn a_list_of_names_is_laid_out_as_the_same_files_on_disk() {
+        let files = [
+            "dump/actor_train/step1/rank_0/dump.json",
+            "dump/actor_train/step1/rank1/debug.json.zst",
+            "dump/actor_train/step1/rank2/construct.json",
+            "dump/actor_train/step1/rankx/dump.json",
+            "dump/actor_train/step1/proc99/dump.json",
+            "dump/ref/step10/pid77/dump.json.gz",
+            "dump/ref/step2/rank/dump.json",
+        ];
+        let disk = tree(&files).join("dump");
+        let names: Vec<String> = files.iter().map(|f| f.trim_start_matches("dump/").to_owned()).collect();
+        for below in ["", "actor_train", "actor_train/step1", "actor_train/step1/rank1", "ref/step10"] {
+            let root = if below.is_empty() { disk.clone() } else { disk.join(below) };
+            let prefix = if below.is_empty() { String::new() } else { format!("{below}/") };
+            let below: Vec<String> = names.iter().filter_map(|n| n.strip_prefix(&prefix)).map(str::to_owned).collect();
+            assert_eq!(layout(&root, &below).expect("a dump"), discover(&root).expect("a dump"));
+        }
+        assert_eq!(layout(&disk, &[]).expect_err("nothing").kind, ErrorKind::NotADump);
+        for hostile in ["..", "../../rank0/dump.json", "/", "//rank0//dump.json", "", "rank0/../dump.json"] {
+            let _ = layout(&disk, &[hostile.to_owned()]); // any answer, no panic
+        }
+    }
+
+    #[test]
+    fn a_packed_dump_is_read_where_there_is_no_plain_one() {
+        let root = tree(&["step0/rank0/dump.json.gz", "step0/rank1/dump.json", "step0/rank1/dump.json.gz"]);
+        let step = &discover(&root).expect("a dump")[0];
+        assert!(step.ranks[0].dump.ends_with("dump.json.gz"));
+        assert!(step.ranks[1].dump.ends_with("rank1/dump.json"));
+        let stack = root.join("step0/rank0/stack.json");
+        assert!(Bytes::open_any(&stack, true).is_err_and(|e| e.path == stack));
+        std::fs::write(
+            root.join("step0/rank0/stack.json.zst"),
+            zstd::encode_all(&b"\xef\xbb\xbf{}"[..], 1).expect("packs"),
+        )
+        .expect("write");
+        assert_eq!(&*Bytes::open_any(&stack, true).expect("packed"), b"{}");
     }
 }

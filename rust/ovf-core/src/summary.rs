@@ -5,9 +5,11 @@
 //! ([`crate::detail`]): in the files of a local analysis, in the packed section of a written summary. Everything
 //! behind this room ([`crate::reduce`]) is the same for both.
 
+use std::borrow::Cow;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::context::contexts;
 use crate::detail::{Asked, Detail, Files, Source, asked, of};
 use crate::encoding::{Body, Head, Packed, decode, encode};
 use crate::error::{Error, ErrorKind, Position, Result};
@@ -16,6 +18,7 @@ use crate::report::Unreadable;
 use crate::rules::Rules;
 use crate::source::{Bytes, RankSource, Step};
 use crate::timeline::{Completeness, Timeline, build_until};
+use crate::unpack::unpack;
 use crate::{Options, Progress};
 
 /// One rank, reduced.
@@ -102,8 +105,9 @@ impl Summary {
             options,
             &progress.cancel,
         );
-        progress.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        progress.bytes.fetch_add(bytes.size(), Ordering::Relaxed);
         progress.ranks.fetch_add(1, Ordering::Relaxed);
+        summary.spoiled(bytes.problem());
         if let Some(timeline) = summary.timeline.as_mut().filter(|_| bytes.changed()) {
             timeline.notes.push(CHANGED.to_owned());
         }
@@ -143,6 +147,29 @@ impl Summary {
             unreadable,
             records: Records::Nowhere,
         }
+    }
+
+    /// Takes note that a packed dump could not be unpacked to its end, or not as it was packed.
+    fn spoiled(&mut self, problem: Option<&str>) {
+        let Some(message) = problem else {
+            return;
+        };
+        let mut ops_used = 0;
+        if let Some(timeline) = &mut self.timeline {
+            ops_used = timeline.ops;
+            if timeline.completeness == Completeness::Complete {
+                timeline.completeness = Completeness::Damaged;
+            }
+        }
+        self.unreadable = Some(Unreadable {
+            rank: self.rank,
+            path: self.path.clone(),
+            line: None,
+            column: None,
+            message: message.to_owned(),
+            help: Some("pack or copy the dump again, or leave the rank out with --ranks".to_owned()),
+            ops_used,
+        });
     }
 
     /// The summary of a rank whose dump cannot be had.
@@ -246,34 +273,96 @@ fn written(options: &Options) -> Options {
 /// [`ErrorKind::Format`] where the summary is larger than a reader accepts. A dump that cannot be read is part of it.
 pub fn summarise_bytes(dump: &RankBytes, step: &StepName, options: &Options, cancel: &AtomicBool) -> Result<Vec<u8>> {
     let options = &written(options);
-    let bare = |bytes: &'_ [u8]| -> usize { if bytes.starts_with(b"\xef\xbb\xbf") { 3 } else { 0 } };
-    let dump = RankBytes {
-        dump: &dump.dump[bare(dump.dump)..],
-        construct: dump.construct.map(|b| &b[bare(b)..]),
-        stack: dump.stack.map(|b| &b[bare(b)..]),
-        ..*dump
-    };
-    let files = Files { dump: dump.dump, construct: dump.construct, stack: dump.stack };
-    Summary::of(&dump, options, cancel).encode(step, &options.rules, Some(files))
+    let (content, problem) = plain(dump.dump);
+    let construct = dump.construct.map(|b| plain(b).0);
+    let stack = dump.stack.map(|b| plain(b).0);
+    let files = Files { dump: &content, construct: construct.as_deref(), stack: stack.as_deref() };
+    let dump = RankBytes { dump: files.dump, construct: files.construct, stack: files.stack, ..*dump };
+    let mut summary = Summary::of(&dump, options, cancel);
+    summary.spoiled(problem.as_deref());
+    summary.encode(step, &options.rules, Some(files))
 }
 
-/// Summarises a rank on disk, details included, as the bytes of a summary.
+/// A file's content, unpacked where it is packed, without a byte order mark; and what was wrong with it.
+fn plain(bytes: &[u8]) -> (Cow<'_, [u8]>, Option<String>) {
+    const MARK: &[u8] = b"\xef\xbb\xbf";
+    let Some(unpacked) = unpack(bytes) else {
+        return (Cow::Borrowed(bytes.strip_prefix(MARK).unwrap_or(bytes)), None);
+    };
+    let mut content = unpacked.bytes;
+    if content.starts_with(MARK) {
+        content.drain(..MARK.len());
+    }
+    (Cow::Owned(content), unpacked.problem)
+}
+
+/// The same written summary with module chains and stacks from `construct` and `stack`, where given, and with remarks
+/// about the rank's files. A summary that has nothing to look up stays as it is.
+///
+/// # Errors
+/// As [`Summary::decode`], and as [`summarise_bytes`].
+pub fn with_context(
+    summary: &[u8],
+    construct: Option<&[u8]>,
+    stack: Option<&[u8]>,
+    remarks: Vec<String>,
+) -> Result<Vec<u8>> {
+    let (head, mut body, packed) = decode(summary, Path::new("summary"))?;
+    let Some(timeline) = &mut body.timeline else {
+        return Ok(summary.to_vec());
+    };
+    let asked = asked(timeline);
+    if asked.is_empty() && remarks.is_empty() {
+        return Ok(summary.to_vec());
+    }
+    let names: Vec<&str> = asked.iter().map(|a| a.name).collect();
+    let (construct, stack) = (construct.map(|b| plain(b).0), stack.map(|b| plain(b).0));
+    let found = contexts(construct.as_deref(), stack.as_deref(), &names);
+    let mut details = packed.open();
+    for (at, context) in asked.iter().zip(found) {
+        if let Ok(i) = details.binary_search_by_key(&at.op, |d| d.0) {
+            let detail = &mut details[i].1;
+            if construct.is_some() {
+                detail.chain = context.chain;
+            }
+            if stack.is_some() {
+                detail.stack = context.stack;
+            }
+        }
+    }
+    timeline.notes.extend(remarks);
+    encode(&head, &body, &details)
+}
+
+/// Summarises a rank on disk, details included, as the bytes of a summary; `shown` is the dump file as the report shows
+/// it, where that is not its path.
 ///
 /// # Errors
 /// As [`summarise_bytes`].
 pub fn summarise_files(
     source: &RankSource,
+    shown: Option<&str>,
     step: &StepName,
     options: &Options,
     progress: &Progress,
 ) -> Result<Vec<u8>> {
     let options = &written(options);
-    let summary = match Summary::read(source, options, progress) {
+    let mut summary = match Summary::read(source, options, progress) {
         Ok(summary) => summary,
         Err(error) => Summary::not_opened(source, &error),
     };
+    if let Some(shown) = shown {
+        shown.clone_into(&mut summary.path);
+        if let Some(unreadable) = &mut summary.unreadable {
+            shown.clone_into(&mut unreadable.path);
+        }
+    }
     let rules = &options.rules;
     match &summary.records {
+        // Nothing to look up: the files need not be opened again.
+        Records::Files(..) if summary.timeline.as_ref().is_none_or(|t| asked(t).is_empty()) => {
+            summary.encode(step, rules, None)
+        }
         Records::Files(source, map) => {
             let source = source.clone();
             opened(&source, *map, |files| summary.encode(step, rules, Some(files)))
@@ -284,7 +373,7 @@ pub fn summarise_files(
 
 /// Opens a rank's files; one that has gone is empty.
 fn opened<T>(source: &RankSource, map: bool, look: impl FnOnce(Files) -> T) -> T {
-    let open = |path| Bytes::open(path, map).ok();
+    let open = |path| Bytes::open_any(path, map).ok();
     let (dump, construct, stack) = (open(&source.dump), open(&source.construct), open(&source.stack));
     look(Files { dump: dump.as_deref().unwrap_or_default(), construct: construct.as_deref(), stack: stack.as_deref() })
 }

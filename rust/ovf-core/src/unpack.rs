@@ -76,9 +76,7 @@ pub fn unpack(packed: &[u8]) -> Option<Unpacked> {
     };
     let problem = match unpacker.read_to_end(&mut bytes) {
         Err(error) => Some(error.to_string()),
-        Ok(_) if bytes.len() as u64 > LARGEST => {
-            Some(format!("is more than {} GiB when unpacked", LARGEST >> 30))
-        }
+        Ok(_) if bytes.len() as u64 > LARGEST => Some(format!("is more than {} GiB when unpacked", LARGEST >> 30)),
         Ok(_) => None,
     };
     Some(Unpacked { bytes, problem })
@@ -237,7 +235,7 @@ mod tests {
             let cut = unpack(&packed[..packed.len() - 9]).expect("packed");
             assert!(text.starts_with(&cut.bytes));
             assert!(cut.problem.expect("said").contains("ends early"));
-            for at in (4..packed.len()).step_by(97) {
+            for at in (4..packed.len()).step_by(1009) {
                 let mut changed = packed.clone();
                 changed[at] ^= 0x41;
                 let _ = unpack(&changed); // any answer, no panic
@@ -254,8 +252,8 @@ mod tests {
     #[test]
     fn a_bomb_is_refused_and_costs_little() {
         let zeros = vec![0_u8; 1 << 20];
-        let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), 19).expect("starts");
-        for _ in 0..600 {
+        let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), 3).expect("starts");
+        for _ in 0..400 {
             encoder.write_all(&zeros).expect("in memory");
         }
         let bomb = encoder.finish().expect("in memory");

@@ -6,6 +6,7 @@
 mod error;
 mod progress;
 mod summary;
+mod unpack;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -22,15 +23,19 @@ mod _core {
     #[pymodule_export]
     use super::progress::Progress;
     #[pymodule_export]
-    use super::summary::{absent, reduce, summarize};
+    use super::summary::{absent, reduce, summarize, with_context};
     #[pymodule_export]
-    use super::{analyze, discover, effective_rules, trace};
+    use super::unpack::Unpacker;
+    #[pymodule_export]
+    use super::{analyze, discover, effective_rules, layout, trace};
 
     use pyo3::prelude::*;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        module.add("DETAILED", ovf_core::DETAILED)?;
+        module.add("LARGEST", ovf_core::LARGEST)?;
         module.add("DEBUG_BUILD", cfg!(debug_assertions))
     }
 }
@@ -81,6 +86,20 @@ fn discover(path: PathBuf) -> PyResult<Vec<StepRow>> {
         .into_iter()
         .map(|s| (s.number, s.label, s.path, s.ranks.iter().map(|r| r.rank).collect()))
         .collect())
+}
+
+/// Number, label, whether it is one rank's, remarks, and the ranks of a step: rank, label, name of the dump.
+type NamedStep = (Option<u64>, String, bool, Vec<String>, Vec<(Rank, String, String)>);
+
+/// Steps in a list of names below `root`.
+#[pyfunction]
+fn layout(root: PathBuf, names: Vec<String>) -> PyResult<Vec<NamedStep>> {
+    let steps = ovf_core::layout(&root, &names).map_err(error::to_python)?;
+    let named = |source: &ovf_core::RankSource| {
+        let below = source.dump.strip_prefix(&root).unwrap_or(&source.dump);
+        (source.rank, source.label.clone(), below.to_string_lossy().into_owned())
+    };
+    Ok(steps.into_iter().map(|s| (s.number, s.label, s.single, s.notes, s.ranks.iter().map(named).collect())).collect())
 }
 
 /// Analyses the step at `index` of `discover(path)`: the report as JSON, and the records of its findings.

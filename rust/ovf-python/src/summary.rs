@@ -76,7 +76,7 @@ pub(crate) fn summarize(
                 construct: beside(&construct, "construct.json"),
                 stack: beside(&stack, "stack.json"),
             };
-            interruptible(py, stop, || ovf_core::summarise_files(&source, &step, &options, &counters))?
+            interruptible(py, stop, || ovf_core::summarise_files(&source, path.as_deref(), &step, &options, &counters))?
         }
         Content::Memory(bytes) => {
             let path = path.unwrap_or_else(|| label.to_owned());
@@ -114,6 +114,22 @@ pub(crate) fn absent(
     let step = StepName { number: step_number, label: step_label.to_owned(), notes: notes.unwrap_or_default() };
     let summary = Summary::absent(rank, label, path, message, help);
     summary.encode_absent(&step, &options.rules).map_err(to_python)
+}
+
+/// A summary with module chains and stacks from the content of construct.json and stack.json.
+#[pyfunction]
+#[pyo3(signature = (summary, construct=None, stack=None, *, remarks=None))]
+pub(crate) fn with_context(
+    py: Python<'_>,
+    summary: PyBackedBytes,
+    construct: Option<PyBackedBytes>,
+    stack: Option<PyBackedBytes>,
+    remarks: Option<Vec<String>>,
+) -> PyResult<Vec<u8>> {
+    let made = py.detach(|| {
+        ovf_core::with_context(&summary, construct.as_deref(), stack.as_deref(), remarks.unwrap_or_default())
+    });
+    made.map_err(to_python)
 }
 
 /// Reduces the summaries of one step to its report: JSON, and the records of its findings.

@@ -1,0 +1,90 @@
+"""`find_first_overflow` for places other than plain local paths."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING, Any
+
+from ovf.analyzer import Ticker, choose, settled
+from ovf.remote.place import files_of, source_of
+from ovf.remote.source import Request
+from ovf.report import Report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from ovf.analyzer import StrPath
+    from ovf.remote.source import Source
+
+
+def first_overflow(
+    path: StrPath | None,
+    *,
+    step: int | str | None,
+    ranks: list[int] | None,
+    rules: StrPath | None,
+    threads: int | None,
+    allow_incomplete_ranks: bool,
+    progress: Callable[[int, int], None] | None,
+    engine: str,
+    hosts: Mapping[str, StrPath] | None,
+    storage_options: Mapping[str, Any] | None,
+) -> Report:
+    """See `ovf.find_first_overflow`."""
+    request = Request(
+        step=None if step is None else str(step),
+        ranks=ranks,
+        rules=None if rules is None else os.fspath(rules),
+        threads=threads,
+    )
+    folders = None if hosts is None else {host: os.fspath(folder) for host, folder in hosts.items()}
+    place = None if path is None else os.fspath(path)
+    with _source(place, engine, folders, storage_options) as source, Ticker(request.counters, progress):
+        found = source.steps(request)
+        chosen = choose([(s.number, s.label) for s in found], step, [source.path])
+        seen: list[dict[str, Any]] = []
+        for index in chosen:
+            data, records = source.analyze(found[index], request)
+            seen.append({"step": data["step"], "step_label": data["step_label"], "verdict": data["verdict"]})
+            if data["verdict"] == "overflow":
+                break
+    return Report(settled(data, seen), records, allow_incomplete_ranks=allow_incomplete_ranks)
+
+
+@contextlib.contextmanager
+def _source(
+    path: str | None, engine: str, hosts: Mapping[str, str] | None, options: Mapping[str, Any] | None
+) -> Iterator[Source]:
+    """The source that was asked for.
+
+    Raises:
+        ValueError: What was asked for does not go together.
+    """
+    if engine not in {"local", "ray"}:
+        msg = f"no engine {engine!r}; there are local and ray"
+        raise ValueError(msg)
+    if engine == "local":
+        if hosts is not None or path is None:
+            msg = "folders on hosts need engine 'ray' (or summarise on each host: ovf summarize)"
+            raise ValueError(msg)
+        yield source_of(path, options)
+        return
+    from ovf.remote.cluster import ClusterSource  # noqa: PLC0415 - only for this engine
+
+    if (path is None) == (hosts is None):
+        msg = "engine 'ray' wants one of the two: a path that every node sees, or folders on hosts"
+        raise ValueError(msg)
+    files = None
+    if path is not None:
+        files = files_of(path, options)
+        if files is None:
+            msg = f"{path}: a packed tar is read from front to back by one process: leave the engine out"
+            raise ValueError(msg)
+    source = ClusterSource(files, hosts)
+    try:
+        yield source
+    finally:
+        source.close()
+
+
