@@ -262,12 +262,14 @@ class Ticker:
     """Calls the progress function from a thread of its own while the analysis runs."""
 
     def __init__(self, counters: _Counting, call: Callable[[int, int], None] | None) -> None:
+        """Nothing runs yet; without `call` nothing ever does."""
         self._counters = counters
         self._call = call
         self._done = threading.Event()
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> None:
+        """Start."""
         if self._call is not None:
             self._thread = threading.Thread(target=self._run, name="ovf-progress", daemon=True)
             self._thread.start()
@@ -281,6 +283,7 @@ class Ticker:
             self._call(self._counters.bytes, self._counters.total)
 
     def __exit__(self, *_: object) -> None:
+        """Call once more, with the last numbers."""
         self._done.set()
         if self._thread is not None:
             self._thread.join()

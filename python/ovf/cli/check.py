@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import ovf
 from ovf.cli.framework import click
@@ -13,6 +13,7 @@ from ovf.cli.options import (
     exit_zero_option,
     input_option,
     output_option,
+    parse_hosts,
     parse_ranks,
     path_argument,
     path_of,
@@ -50,6 +51,21 @@ if TYPE_CHECKING:
     help="Accept missing, cut and unreadable ranks in the exit status.",
 )
 @exit_zero_option
+@click.option(
+    "--engine",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="ray: a Ray cluster reads the ranks, the running one (RAY_ADDRESS) or a local one.",
+)
+@click.option(
+    "--host",
+    "hosts",
+    metavar="NODE=PATH",
+    multiple=True,
+    callback=parse_hosts,
+    help="With --engine ray, in place of PATH, for each node: its name or address, and the folder on its disk.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors; the exit status tells.")
 @click.option("-v", "--verbose", is_flag=True, help="All frames, hops, note ops and the path.")
 @click.option(
@@ -72,17 +88,20 @@ def check(
     threads: int | None,
     allow_incomplete_ranks: bool,
     exit_zero: bool,
+    engine: Literal["local", "ray"],
+    hosts: dict[str, str],
     quiet: bool,
     verbose: bool,
     color: str,
 ) -> None:
     """Name the first overflow of a dump: rank, operator, line of code, why, and how sure.
 
-    PATH is a dump root (all steps, in order), a step, a rank folder or a dump.json.
+    PATH is a dump root (all steps, in order), a step, a rank folder or a dump.json; plain, packed, in a tar or zip, or
+    behind a URL.
 
     Exit status: 0 clean, 1 overflow, 2 usage, unreadable input, nothing to judge, or incomplete evidence.
     """
-    dump = path_of(path, input_path)
+    dump = None if hosts and path is None and input_path is None else path_of(path, input_path)
     if as_json and form not in {"text", "json"}:
         msg = f"--json and --format {form} ask for two formats; give one"
         raise click.UsageError(msg)
@@ -100,6 +119,8 @@ def check(
             threads=threads,
             allow_incomplete_ranks=allow_incomplete_ranks,
             progress=progress,
+            engine=engine,
+            hosts=hosts or None,
         )
     seconds = time.perf_counter() - started
     to_folder = output is not None and not output.suffix

@@ -86,5 +86,3 @@ def _source(
         yield source
     finally:
         source.close()
-
-

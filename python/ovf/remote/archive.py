@@ -77,8 +77,7 @@ class Names:
             raise OSError(msg)
 
     def top(self) -> str:
-        """The folder that everything lies in, `/` behind it, or nothing: down to where there is more than one thing,
-        a step or a rank."""
+        """The folder that everything lies in, with `/`, or nothing: down to several things, a step or a rank."""
         top = ""
         while True:
             here = {name[len(top) :].partition("/")[0] for name in self.known if name.startswith(top) and name != top}

@@ -285,6 +285,10 @@ def _named(host: str, nodes: list[_Node]) -> _Node:
         return alive[0]
     counted = Counter(name for node in nodes if node.alive for name in node.names)
     unique = sorted(name for name, count in counted.items() if count == 1 and len(name) < 56)  # noqa: PLR2004 - not ids
-    what = f"{len(alive)} nodes of the Ray cluster have the name {host}" if alive else f"the Ray cluster has no node {host}"
+    what = (
+        f"{len(alive)} nodes of the Ray cluster have the name {host}"
+        if alive
+        else f"the Ray cluster has no node {host}"
+    )
     msg = f"{what}; it has {', '.join(unique) or 'nodes that only their ids tell apart (ray list nodes)'}"
     raise ValueError(msg)

@@ -61,7 +61,7 @@ def at(place: str, error: BaseException) -> OSError:
     return made
 
 
-def _told(error: BaseException) -> tuple[type[OSError], str]:
+def _told(error: BaseException) -> tuple[type[OSError], str]:  # noqa: PLR0911 - one a class
     """Class and text."""
     chain = list(_chain(error))
     names = " ".join(type(e).__name__ for e in chain)

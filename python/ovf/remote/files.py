@@ -102,16 +102,16 @@ class Files(abc.ABC):
 
     def completed(self, rank: Rank, summary: bytes) -> bytes:
         """The summary with module chain and code; a file that cannot be read is a remark in it."""
-        found: list[bytes | None] = []
         remarks: list[str] = []
-        for name in (rank.construct, rank.stack):
+
+        def content(name: str | None) -> bytes | None:
             try:
-                found.append(self.read(name) if name else None)
+                return self.read(name) if name else None
             except Exception as error:  # noqa: BLE001 - as above
-                found.append(None)
                 remarks.append(f"{self.text(name or '')}: {one_line(error)}")
-        construct, stack = found
-        return _core.with_context(summary, construct, stack, remarks=remarks)
+                return None
+
+        return _core.with_context(summary, content(rank.construct), content(rank.stack), remarks=remarks)
 
 
 def small_enough(size: int) -> None:

@@ -75,5 +75,3 @@ class LocalFiles(Files):
         return _core.summarize(
             self._at(rank.dump), rank=rank.rank, label=rank.label, path=self.text(rank.dump), rules=rules
         )
-
-

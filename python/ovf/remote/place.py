@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from ovf.remote.archive import TARS, ZIPS
 from ovf.remote.files import FilesSource
 from ovf.remote.local import LocalFiles
-from ovf.remote.tar import TarFiles, TarStream
+from ovf.remote.stream import TarStream
+from ovf.remote.tar import TarFiles
 from ovf.remote.zip import ZipFiles
 
 if TYPE_CHECKING:

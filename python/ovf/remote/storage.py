@@ -170,14 +170,13 @@ class Storage(Files):
         """
         try:
             size, ranges = self._told(self._base, None)
-            if seekable and not (ranges and size):
-                msg = "the server gives no ranges of it, which a zip needs; serve a tar"
-                raise OSError(msg)
-            if ranges and size and not seekable:
-                return _Ahead(lambda start, end: self._asked(self._system.cat_file, self._base, start, end), size)
-            return self._asked(self._system.open, self._base, "rb", block_size=1 << 20)
+            if seekable == bool(ranges and size):
+                return self._asked(self._system.open, self._base, "rb", block_size=1 << 20)
         except Exception as error:
             raise at(self.path, error) from error
+        if seekable:
+            raise at(self.path, OSError("the server gives no ranges of it, which a zip needs; serve a tar"))
+        return _Ahead(lambda start, end: self._asked(self._system.cat_file, self._base, start, end), size or 0)
 
     def _asked(self, call: Callable[..., T], *args: Any, **options: Any) -> T:  # noqa: ANN401 - passed on
         """Call, and again when a connection breaks."""
@@ -207,7 +206,7 @@ class _Ahead:
         self._next = 0
         self._block = memoryview(b"")
 
-    def __enter__(self) -> _Ahead:
+    def __enter__(self) -> _Ahead:  # noqa: PYI034 - nothing is made from it
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -56,7 +56,7 @@ class ZipFiles(ArchiveFiles):
         if opened is None:
             try:
                 file = _Directory(self._opener())
-                opened = zipfile.ZipFile(file)  # type: ignore[arg-type]
+                opened = zipfile.ZipFile(file)
             except (zipfile.BadZipFile, struct.error, ValueError) as error:
                 raise at(self.archive, OSError(f"not a zip file, or cut: {error}")) from error
             except Exception as error:
@@ -68,7 +68,7 @@ class ZipFiles(ArchiveFiles):
     def size(self, name: str) -> int | None:
         """See `Files`."""
         member = self._members.get(self.top + name)
-        return member and member.file_size
+        return None if member is None else member.file_size
 
     def member(self, name: str) -> bytes:
         """See `ArchiveFiles`."""
