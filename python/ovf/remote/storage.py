@@ -11,6 +11,7 @@ dumps hold a file an op).
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import time
 from collections import deque
@@ -19,12 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 from ovf.remote.errors import MissingExtraError, at
 from ovf.remote.files import Files, small_enough
-from ovf.remote.step import DEPTH, PACKED, RANK_FOLDERS, WANTED
+from ovf.remote.step import CONTEXT, DEPTH, DUMPS, PACKED, RANK_FOLDERS, WANTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from concurrent.futures import Future
     from typing import TypeVar
+
+    from ovf.remote.step import Step
 
     T = TypeVar("T")
 
@@ -57,6 +60,7 @@ class Storage(Files):
         self._system, self._base = _open(url, dict(options or {}))
         self._base = self._base.rstrip("/") if self._base.strip("/") else self._base
         self._sizes: dict[str, int | None] = {}
+        self._ranges: bool | None = None if self._system.protocol in _WEB else True
         last = self.path.rpartition("/")[2]
         #: The one file that the URL names.
         self.only = last if last.endswith(tuple(".json" + end for end in PACKED)) else None
@@ -67,6 +71,8 @@ class Storage(Files):
 
     def names(self) -> Iterable[str]:
         """See `Files`."""
+        if self.only is not None:
+            return self._beside(self.only)
         found: set[str] = set()
         level = [""]
         with ThreadPoolExecutor(_LISTINGS, thread_name_prefix="ovf-list") as pool:
@@ -77,6 +83,24 @@ class Storage(Files):
                 level = below
         return found
 
+    def _beside(self, only: str) -> Iterable[str]:
+        """The one file under the name of a dump, and what belongs to it. Nothing is listed: not every server lists."""
+        try:
+            self._sizes[only] = self._asked(self._system.info, f"{self._base}/{only}").get("size")
+        except Exception as error:
+            raise at(self.text(only), error) from error
+        spelled = (name + end for name in CONTEXT for end in PACKED)
+        return [DUMPS[0], *(name for name in spelled if self._asked(self._system.exists, f"{self._base}/{name}"))]
+
+    def steps(self, names: Iterable[str]) -> list[Step]:
+        """See `Files`; a lone file that lies in no rank's folder is called by its name."""
+        steps = super().steps(names)
+        if self.only is None:
+            return steps
+        rank = steps[0].ranks[0]
+        label = rank.label if rank.label.startswith("rank") else self.only
+        return [dataclasses.replace(steps[0], ranks=(dataclasses.replace(rank, label=label, dump=self.only),))]
+
     def _enter(self, folder: str, entries: list[tuple[str, bool, int | None]], found: set[str]) -> list[str]:
         """Take what a listing says; the folders that are worth a listing of their own."""
         above = f"{folder}/" if folder else ""
@@ -85,11 +109,11 @@ class Storage(Files):
             if is_folder:
                 found.add(f"{above}{name}/")
                 folders.append(name)
-            elif name in WANTED or name == self.only:
+            elif name in WANTED:
                 found.add(above + name)
                 self._sizes[above + name] = size
         is_rank = any(above + name in found for name in WANTED) or folder.rpartition("/")[2].startswith(RANK_FOLDERS)
-        if is_rank or self.only is not None:
+        if is_rank:
             return []
         ranks = [name for name in folders if name.startswith(RANK_FOLDERS)]
         return [above + name for name in ranks or folders]
@@ -102,7 +126,7 @@ class Storage(Files):
         except FileNotFoundError as error:
             if folder:
                 return []
-            raise at(self.text(self.only or ""), error) from error
+            raise at(self.path, error) from error
         except Exception as error:  # clients raise what they like
             raise at(self.text(folder), error) from error
         entries = []
@@ -119,21 +143,26 @@ class Storage(Files):
     def read(self, name: str) -> bytes:
         """See `Files`."""
         place = f"{self._base}/{name}"
-        size, ranges = self._told(place, self._sizes.get(name))
+        size = self._sizes.get(name)
+        if size is None:  # the web lists names alone
+            size = self._asked(self._system.info, place).get("size")
         small_enough(size or 0)
-        if ranges and size is not None and size > 2 * BLOCK:
+        if size is not None and size > 2 * BLOCK and self._gives_ranges(place, size):
             whole = self._in_ranges(place, size)
             if whole is not None:
                 return whole
         return bytes(self._asked(self._system.cat_file, place))
 
-    def _told(self, place: str, size: int | None) -> tuple[int | None, bool]:
-        """Size of a file, and whether ranges of it can be had."""
-        web = self._system.protocol in _WEB
-        if size is not None and not web:
-            return size, True
-        told = self._asked(self._system.info, place)
-        return told.get("size"), bool(told.get("partial", not web))
+    def _gives_ranges(self, place: str, size: int) -> bool:
+        """Whether ranges of a file can be had. Stores give them; a web server is tried with one byte, once."""
+        if self._ranges is None:
+            try:
+                with self._asked(self._system.open, place, "rb", block_size=1, cache_type="none", size=size) as file:
+                    file.seek(1)
+                    self._ranges = len(file.read(1)) == 1
+            except ValueError:
+                self._ranges = False
+        return self._ranges
 
     def _in_ranges(self, place: str, size: int) -> bytes | None:
         """The file in ranges side by side; `None` when the server sends something else.
@@ -169,14 +198,21 @@ class Storage(Files):
             OSError: It cannot be opened, or `seekable` is wanted and the server gives no ranges.
         """
         try:
-            size, ranges = self._told(self._base, None)
-            if seekable == bool(ranges and size):
-                return self._asked(self._system.open, self._base, "rb", block_size=1 << 20)
+            size = self._asked(self._system.info, self._base).get("size")
+            ranges = size is not None and self._gives_ranges(self._base, size)
+            if seekable == ranges:
+                block = (1 << 20) if ranges else 0  # 0: as a stream
+                return self._asked(self._system.open, self._base, "rb", block_size=block)
         except Exception as error:
             raise at(self.path, error) from error
         if seekable:
             raise at(self.path, OSError("the server gives no ranges of it, which a zip needs; serve a tar"))
-        return _Ahead(lambda start, end: self._asked(self._system.cat_file, self._base, start, end), size or 0)
+
+        def fetch(start: int, end: int) -> bytes:
+            # By name: s3fs has another parameter in front.
+            return self._asked(self._system.cat_file, self._base, start=start, end=end)
+
+        return _Ahead(fetch, size or 0)
 
     def _asked(self, call: Callable[..., T], *args: Any, **options: Any) -> T:  # noqa: ANN401 - passed on
         """Call, and again when a connection breaks."""
