@@ -1,6 +1,7 @@
 """The compiled half of ovf; use the functions of `ovf` itself."""
 
 import os
+from collections.abc import Sequence
 from typing import final
 
 from typing_extensions import Self
@@ -50,8 +51,10 @@ class Progress:
     def cancel(self) -> None:
         """Stop the analysis early."""
 
-def discover(path: str | os.PathLike[str]) -> list[tuple[int | None, str, os.PathLike[str], list[int]]]:
-    """Steps below `path`: number, label, folder, ranks.
+_Path = str | os.PathLike[str]
+
+def discover(path: _Path | Sequence[_Path]) -> list[tuple[int | None, str, os.PathLike[str], list[int]]]:
+    """Steps below `path` (or below all of several paths): number, label, folder, ranks.
 
     Raises:
         FileNotFoundError: The path does not exist.
@@ -96,8 +99,26 @@ class Unpacker:
     def packed(self) -> int:
         """Bytes taken from the file so far."""
 
+def sources(
+    path: _Path | Sequence[_Path],
+) -> list[
+    tuple[
+        int | None,
+        str,
+        bool,
+        list[str],
+        list[tuple[int, str, os.PathLike[str], os.PathLike[str], os.PathLike[str]]],
+    ]
+]:
+    """Steps below `path` with the files of their ranks, in the order of `discover`.
+
+    A step is its number, its label, whether `path` names one rank of it, remarks about its folder, and its ranks; a
+    rank is its number, its folder's name, its `dump.json` or written summary, its `construct.json` and `stack.json`,
+    whether they exist or not.
+    """
+
 def analyze(
-    path: str | os.PathLike[str],
+    path: _Path | Sequence[_Path],
     index: int,
     *,
     ranks: list[int] | None = None,
@@ -177,6 +198,16 @@ def with_context(
         DumpFormatError: `summary` is none, or of another version.
     """
 
+def about(summary: bytes, *, path: str = "summary", rules: _Path | None = None) -> str:
+    """What a summary is about, as JSON.
+
+    `rank`, `label`, `step`, `step_label`, `ops`, `bytes` of the dump, `completeness`, and `unreadable` (`null` or as
+    in a report).
+
+    Raises:
+        DumpFormatError: As for `reduce`; `path` names the summary then.
+    """
+
 def reduce(
     summaries: list[bytes],
     *,
@@ -202,11 +233,12 @@ def reduce(
 
     Raises:
         DumpFormatError: Bytes that are no summary, of another version, damaged, or made under other rules.
-        ValueError: Two summaries of one rank, or an asked rank without one.
+        ValueError: An asked rank without a summary. Two different summaries of one rank are no error: the rank is
+            reported as unreadable.
     """
 
 def trace(
-    path: str | os.PathLike[str],
+    path: _Path | Sequence[_Path],
     index: int,
     rank: int,
     *,

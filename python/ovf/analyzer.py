@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     StrPath = str | os.PathLike[str]
+    StrPaths = StrPath | Sequence[StrPath]
 
 if _core.DEBUG_BUILD:
     import warnings
@@ -26,7 +28,7 @@ _PROGRESS_SECONDS = 0.1
 
 
 def find_first_overflow(
-    path: StrPath | None,
+    path: StrPaths | None,
     *,
     step: int | str | None = None,
     ranks: Iterable[int] | None = None,
@@ -42,9 +44,10 @@ def find_first_overflow(
 
     Args:
         path: A dump root (steps are analysed in order until one has an overflow), a step directory with one folder a
-            rank, a rank folder, or one `dump.json`. Any of them plain or packed (`dump.json.gz`, `.zst`), in an archive
-            (`.tar`, `.tar.gz`, `.tar.zst`, `.zip`), or behind a URL that fsspec knows (`s3://bucket/dump/step0`).
-            `None` with `hosts`.
+            rank, a rank folder, or one `dump.json`; summaries of ranks (`ovf summarize`) may stand in place of rank
+            folders. Any of them plain or packed (`dump.json.gz`, `.zst`), in an archive (`.tar`, `.tar.gz`, `.tar.zst`,
+            `.zip`), or behind a URL that fsspec knows (`s3://bucket/dump/step0`). Or several local folders that hold one
+            dump together, such as the disks of several hosts. `None` with `hosts`.
         step: Only this step: its number, or its folder below the root (`"actor_train/step0"`).
         ranks: Only these global ranks; all by default.
         rules: A JSON file of operator rules laid over the built-in ones (`ovf rules` prints the shape).
@@ -71,7 +74,7 @@ def find_first_overflow(
             the report.
     """
     wanted = sorted(set(ranks)) if ranks is not None else None
-    if engine != "local" or hosts is not None or path is None or is_elsewhere(path):
+    if engine != "local" or hosts is not None or path is None or any(is_elsewhere(p) for p in listed(path)):
         from ovf.remote.analysis import first_overflow  # noqa: PLC0415 - only for these places
 
         return first_overflow(
@@ -86,21 +89,24 @@ def find_first_overflow(
             hosts=hosts,
             storage_options=storage_options,
         )
-    found = _core.discover(path)
-    chosen = choose([row[:2] for row in found], step, [path])
+    paths = listed(path)
+    found = _core.discover(paths)
+    chosen = choose([row[:2] for row in found], step, paths)
     counters = _core.Progress()
     seen: list[dict[str, Any]] = []
     with Ticker(counters, progress):
         for index in chosen:
-            text, records = _core.analyze(path, index, ranks=wanted, rules=rules, threads=threads, progress=counters)
+            text, records = _core.analyze(paths, index, ranks=wanted, rules=rules, threads=threads, progress=counters)
             data = json.loads(text)
             seen.append({"step": data["step"], "step_label": data["step_label"], "verdict": data["verdict"]})
             if data["verdict"] == "overflow":
                 break
-    return Report(settled(data, seen), records, source=Path(path), allow_incomplete_ranks=allow_incomplete_ranks)
+    return Report(
+        settled(data, seen), records, source=[Path(p) for p in paths], allow_incomplete_ranks=allow_incomplete_ranks
+    )
 
 
-def cross_rank(path: StrPath, *, step: int | str | None = None, rules: StrPath | None = None) -> dict[str, Any]:
+def cross_rank(path: StrPaths, *, step: int | str | None = None, rules: StrPath | None = None) -> dict[str, Any]:
     """For each communication with a bad value: who sent it, who got it, who has nothing bad.
 
     Args:
@@ -214,6 +220,16 @@ def _anomaly(data: dict[str, Any], output: str) -> dict[str, Any]:
         "cause": data["cause"],
         "harm": data["harm"],
     }
+
+
+def listed(path: StrPaths) -> list[StrPath]:
+    """One path or several as a list."""
+    if isinstance(path, str) or not isinstance(path, Sequence):
+        return [path]
+    if not path:
+        msg = "no path was given"
+        raise ValueError(msg)
+    return list(path)
 
 
 def choose(found: Sequence[tuple[int | None, str]], step: int | str | None, paths: Sequence[StrPath]) -> list[int]:

@@ -128,6 +128,11 @@ pub(crate) fn decode(bytes: &[u8], path: &Path) -> Result<(Head, Body, Packed)> 
     Ok((head, body, details.to_owned()))
 }
 
+/// Whether the bytes begin as a summary does.
+pub(crate) fn is_summary(bytes: &[u8]) -> bool {
+    bytes.starts_with(&MAGIC)
+}
+
 /// Reads only who a summary is about.
 ///
 /// # Errors

@@ -281,6 +281,18 @@ pub struct Timeline {
     pub bad_shapes: Vec<(String, Vec<i64>)>,
 }
 
+/// Harmful roots of a rank that take part in the order. A rank's first root precedes its others, so the first
+/// overflow is among the first ones; the rest is counted.
+pub(crate) const CANDIDATES_PER_RANK: usize = 16;
+
+impl Timeline {
+    /// The marks that take part in the order of ranks.
+    pub(crate) fn candidates(&self) -> impl Iterator<Item = usize> {
+        let roots = self.marks.iter().enumerate().filter(|(_, m)| m.harm && m.cause != Cause::Received);
+        roots.take(CANDIDATES_PER_RANK).map(|(i, _)| i)
+    }
+}
+
 /// Version of [`Timeline`]'s shape.
 pub(crate) const TIMELINE_VERSION: u32 = 1;
 

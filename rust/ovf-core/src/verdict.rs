@@ -1,7 +1,7 @@
 //! Ordered candidates -> the report: which finding is first, how far it went, what else there is to say.
 //!
 //! In: timelines, their matching and order. Out: a [`Report`] without the details that stand in the files (values,
-//! module chain, code), which [`crate::detail`] fills in for the findings that are listed.
+//! module chain, code), which [`crate::explain`] fills in for the findings that are listed.
 //!
 //! Ranking (rule 10). Findings that another finding happened before come behind it. Among those that nothing
 //! happened before: evidence class, then logical depth, then (only where no communication is dumped) part of the step
@@ -17,9 +17,9 @@ use rustc_hash::FxHashMap;
 
 use crate::collective::{Match, MatchState, Matching};
 use crate::op::{Kinds, Rank};
-use crate::order::{CANDIDATES_PER_RANK, Candidate, Ordering, Receipt, Source};
+use crate::order::{Candidate, Ordering, Receipt, Source};
 use crate::report::{Certainty, Finding, FindingKind, RankOp, Report, SCHEMA_VERSION, Unreadable, Verdict};
-use crate::timeline::{Cause, Completeness, Mark, OpRef, Phase, Timeline};
+use crate::timeline::{CANDIDATES_PER_RANK, Cause, Completeness, Mark, OpRef, Phase, Timeline};
 
 /// Findings listed.
 const FINDINGS_LISTED: usize = 200;
