@@ -13,7 +13,7 @@ from ovf import _core
 from ovf.report import Report
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     StrPath = str | os.PathLike[str]
     StrPaths = StrPath | Sequence[StrPath]

@@ -220,9 +220,7 @@ class Watch:
     def _judge(self, step: _Step) -> Report | None:
         """The report of a step that is over; None while it may still change."""
         later = [(s.number, s.label, None, None, [(r,) for r in s.ranks]) for s in self._steps.values()]
-        still_open = {
-            number: rank for number, rank in step.ranks.items() if not self._has_gone_on(step, number, later)
-        }
+        still_open = {number: rank for number, rank in step.ranks.items() if not self._has_gone_on(step, number, later)}
         quiet = self._clock() - step.changed
         if not self._stands(step, still_open) or (still_open and quiet < self._settle) or not self._summarise(step):
             return None

@@ -12,6 +12,7 @@ from ovf.cli.framework import click
 from ovf.cli.options import (
     exit_zero_option,
     input_option,
+    local_folders,
     output_option,
     parse_hosts,
     parse_ranks,
@@ -126,6 +127,10 @@ def check(
     Exit status: 0 clean, 1 overflow, 2 usage, unreadable input, nothing to judge, or incomplete evidence.
     """
     dump = [] if hosts and not paths and input_path is None else paths_of(paths, input_path)
+    folders = local_folders(dump)
+    if watch and (engine != "local" or hosts or len(folders) < len(dump)):
+        msg = "--watch looks at local folders; leave --engine, URLs and archives out"
+        raise click.UsageError(msg)
     if as_json and form not in {"text", "json"}:
         msg = f"--json and --format {form} ask for two formats; give one"
         raise click.UsageError(msg)
@@ -165,15 +170,15 @@ def check(
     seconds = time.perf_counter() - started
     to_folder = output is not None and not output.suffix
     if output is not None and not to_folder and form != "msprobe":
-        _write_file(report, form, output, dump, seconds=seconds, top=top, verbose=verbose)
+        _write_file(report, form, output, folders, seconds=seconds, top=top, verbose=verbose)
     elif not quiet and form != "msprobe" and not (to_folder and form != "text"):
         _print(report, form, seconds=seconds, top=top, verbose=verbose, color=color)
     if form == "msprobe" or (to_folder and form == "text"):
-        _write_msprobe(report, output if to_folder and output else output or Path("output"), dump, quiet=quiet)
+        _write_msprobe(report, output if to_folder and output else output or Path("output"), folders, quiet=quiet)
     elif to_folder and output is not None:
         output.mkdir(parents=True, exist_ok=True)
         target = output / f"ovf_report.{form}"
-        _write_file(report, form, target, dump, seconds=seconds, top=top, verbose=verbose)
+        _write_file(report, form, target, folders, seconds=seconds, top=top, verbose=verbose)
         complain(f"wrote {target}", quiet=quiet)
     code = report.exit_code
     sys.exit(0 if exit_zero and code == 1 else code)

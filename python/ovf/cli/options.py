@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ovf.cli.framework import click
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 
 def parse_ranks(_ctx: click.Context, _param: click.Parameter, value: str | None) -> list[int] | None:
@@ -80,6 +80,13 @@ def paths_of(paths: tuple[Path, ...], input_path: Path | None) -> list[Path]:
     if not paths or input_path is not None:
         return [path_of(paths[0] if paths else None, input_path)]
     return [path_of(path, None) for path in paths]
+
+
+def local_folders(dump: Sequence[Path | str]) -> list[Path]:
+    """Where nothing may be written: the dump's places but for URLs and archives."""
+    from ovf.analyzer import is_elsewhere  # noqa: PLC0415 - the core is not needed for --help
+
+    return [Path(place) for place in dump if not is_elsewhere(place)]
 
 
 paths_argument = click.argument("paths", nargs=-1, type=Place())

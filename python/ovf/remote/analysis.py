@@ -6,7 +6,7 @@ import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from ovf.analyzer import Ticker, choose, settled
+from ovf.analyzer import Ticker, choose, listed, settled
 from ovf.remote.place import files_of, source_of
 from ovf.remote.source import Request
 from ovf.report import Report
@@ -14,12 +14,12 @@ from ovf.report import Report
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from ovf.analyzer import StrPath
+    from ovf.analyzer import StrPath, StrPaths
     from ovf.remote.source import Source
 
 
 def first_overflow(
-    path: StrPath | None,
+    path: StrPaths | None,
     *,
     step: int | str | None,
     ranks: list[int] | None,
@@ -39,7 +39,11 @@ def first_overflow(
         threads=threads,
     )
     folders = None if hosts is None else {host: os.fspath(folder) for host, folder in hosts.items()}
-    place = None if path is None else os.fspath(path)
+    paths = [] if path is None else [os.fspath(p) for p in listed(path)]
+    if len(paths) > 1:
+        msg = "several paths are read together only where all are local folders; give one URL or archive, or one path to Ray"
+        raise ValueError(msg)
+    place = paths[0] if paths else None
     with _source(place, engine, folders, storage_options) as source, Ticker(request.counters, progress):
         found = source.steps(request)
         chosen = choose([(s.number, s.label) for s in found], step, [source.path])

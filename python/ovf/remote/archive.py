@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ovf.remote.files import Files
-from ovf.remote.step import RANK_FOLDERS, WANTED
+from ovf.remote.step import RANK_FOLDERS, is_wanted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -51,7 +51,7 @@ class Names:
             return None
         parts = [part.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for part in parts]
         self._folders(parts if folder else parts[:-1])
-        if folder or not parts or parts[-1] not in WANTED:
+        if folder or not parts or not is_wanted(parts[-1]):
             return None
         plain = "/".join(parts)
         if refused is not None:

@@ -103,7 +103,7 @@ class ClusterSource(Source):
         sizes: dict[str, int] = {}
         for holder in self._holders:
             found = self._listed(holder, asked[holder.host])
-            for name, size in found.items():
+            for name, size in sorted(found.items()):
                 other = self._by_name.get(name)
                 if other is not None and not name.endswith("/"):
                     msg = f"{holder.files.text(name)}: {other.files.text(name)} is the same rank's; give each rank's folder once"

@@ -7,6 +7,7 @@ are held than `threads` dumps of the largest size.
 from __future__ import annotations
 
 import abc
+import json
 import threading
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 from ovf import _core
 from ovf.remote.errors import one_line
 from ovf.remote.source import Source
-from ovf.remote.step import steps_of
+from ovf.remote.step import SUMMARY, steps_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -98,6 +99,8 @@ class Files(abc.ABC):
         except Exception as error:  # noqa: BLE001 - clients raise what they like; said in the report
             return absent(rank, text, one_line(error), LEAVE_OUT, rules)
         with processors or threading.Semaphore():
+            if rank.dump.endswith(SUMMARY):
+                return written(dump, rank, text, rules)
             return _core.summarize(dump, rank=rank.rank, label=rank.label, path=text, rules=rules)
 
     def completed(self, rank: Rank, summary: bytes) -> bytes:
@@ -128,6 +131,18 @@ def small_enough(size: int) -> None:
 def absent(rank: Rank, path: str, message: str, advice: str, rules: str | None) -> bytes:
     """The summary of a rank whose dump cannot be had."""
     return _core.absent(rank=rank.rank, label=rank.label, path=path, message=message, help=advice, rules=rules)
+
+
+def written(summary: bytes, rank: Rank, path: str, rules: str | None) -> bytes:
+    """A written summary, if it can be used; else one that says why not."""
+    try:
+        told = json.loads(_core.about(summary, path=path, rules=rules))
+    except _core.DumpFormatError as error:
+        return absent(rank, path, str(error).removeprefix(f"{path}: "), error.help or LEAVE_OUT, rules)
+    if told["rank"] != rank.rank:
+        text = f"a summary of rank {told['rank']} under the name of rank {rank.rank}"
+        return absent(rank, path, text, "give the file its own name again", rules)
+    return summary
 
 
 class FilesSource(Source):

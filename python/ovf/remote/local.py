@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ovf import _core
 from ovf.remote.errors import at
 from ovf.remote.files import Files
-from ovf.remote.step import DEPTH, RANK_FOLDERS, WANTED
+from ovf.remote.step import DEPTH, RANK_FOLDERS, WANTED, is_wanted
 
 if TYPE_CHECKING:
     import threading
@@ -50,7 +50,7 @@ class LocalFiles(Files):
             if entry.is_dir():
                 found.add(f"{above}{entry.name}/")
                 folders.append(entry.name)
-            elif entry.name in WANTED and entry.is_file():
+            elif is_wanted(entry.name) and entry.is_file():
                 found.add(above + entry.name)
         is_rank = folder.rpartition("/")[2].startswith(RANK_FOLDERS) or any(above + name in found for name in WANTED)
         if is_rank or depth == 1:

@@ -18,6 +18,8 @@ DUMPS = ("dump.json", "debug.json")
 CONTEXT = ("construct.json", "stack.json")
 #: Every name that is looked at.
 WANTED = frozenset(name + end for name in (*DUMPS, *CONTEXT) for end in PACKED)
+#: How the name of a written summary ends (`ovf summarize`); it stands for a rank's folder.
+SUMMARY = ".ovfs"
 #: Folder names that stand for a rank begin so.
 RANK_FOLDERS = ("rank", "proc", "pid")
 #: Steps may lie below this many phase folders, and ranks below a step.
@@ -83,6 +85,11 @@ class Step:
         return dataclasses.replace(self, ranks=tuple(r for r in self.ranks if r.rank in ranks), single=True)
 
 
+def is_wanted(name: str) -> bool:
+    """Whether a file may belong to a dump, by the last part of its name."""
+    return name in WANTED or name.endswith(SUMMARY)
+
+
 def steps_of(root: str, names: Iterable[str]) -> list[Step]:
     """The steps in a list of names, by the rules of a local directory.
 
@@ -94,10 +101,13 @@ def steps_of(root: str, names: Iterable[str]) -> list[Step]:
         DumpFormatError: No layout fits.
     """
     known = set(names)
-    return [
-        Step(number, label, tuple(_rank(*row, known) for row in rows), single, tuple(notes))
-        for number, label, single, notes, rows in _core.layout(root, sorted(known))
-    ]
+    steps = []
+    for number, label, single, notes, rows in _core.layout(root, sorted(known)):
+        # Summaries in a folder that names no step tell themselves which step they are of.
+        told = number is None and all(dump.endswith(SUMMARY) for *_, dump in rows)
+        ranks = tuple(_rank(*row, known) for row in rows)
+        steps.append(Step(number, "" if told else label, ranks, single, tuple(notes)))
+    return steps
 
 
 def _rank(rank: int, label: str, dump: str, known: set[str]) -> Rank:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ovf.remote.errors import MissingExtraError, at
 from ovf.remote.files import Files, small_enough
-from ovf.remote.step import CONTEXT, DEPTH, DUMPS, PACKED, RANK_FOLDERS, WANTED
+from ovf.remote.step import CONTEXT, DEPTH, DUMPS, PACKED, RANK_FOLDERS, WANTED, is_wanted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -109,7 +109,7 @@ class Storage(Files):
             if is_folder:
                 found.add(f"{above}{name}/")
                 folders.append(name)
-            elif name in WANTED:
+            elif is_wanted(name):
                 found.add(above + name)
                 self._sizes[above + name] = size
         is_rank = any(above + name in found for name in WANTED) or folder.rpartition("/")[2].startswith(RANK_FOLDERS)

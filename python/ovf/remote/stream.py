@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 from ovf import _core
 from ovf.remote.archive import Names, below, stem
 from ovf.remote.errors import at
-from ovf.remote.files import LEAVE_OUT, NOT_WRITTEN, absent
+from ovf.remote.files import LEAVE_OUT, NOT_WRITTEN, absent, written
 from ovf.remote.source import Source
-from ovf.remote.step import CONTEXT, DUMPS, steps_of
+from ovf.remote.step import CONTEXT, DUMPS, SUMMARY, Rank, steps_of
 from ovf.remote.tar import TarPass
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from ovf.remote.archive import Opener
     from ovf.remote.source import Request, Summaries
-    from ovf.remote.step import Rank, Step
+    from ovf.remote.step import Step
 
 #: Bytes of files that came before their dump.
 _HELD = 256 << 20
@@ -87,7 +87,8 @@ class TarStream(Source):
         for rank in step.ranks:
             name = self._top + rank.dump
             future = self._folders.get(name.rpartition("/")[0], _Folder()).dumps.get(name)
-            if future is not None and _rank_of(name, self.path) == (rank.rank, rank.label):
+            known = name.endswith(SUMMARY) or _rank_of(name, self.path) == (rank.rank, rank.label)
+            if future is not None and known:
                 made[rank.rank] = future.result()
             elif name in self._known:
                 again[name] = rank
@@ -117,7 +118,7 @@ class TarStream(Source):
     ) -> None:
         """A file has passed; `room` was taken for it."""
         folder = self._folders.setdefault(name.rpartition("/")[0], _Folder())
-        if name.rpartition("/")[2].startswith(DUMPS):
+        if name.endswith(SUMMARY) or name.rpartition("/")[2].startswith(DUMPS):
             rank, label = _rank_of(name, self.path)
             folder.dumps[name] = _submitted(pool, room, self._summary, name, data, rank, label, request)
             for other, held in folder.held.items():
@@ -136,6 +137,9 @@ class TarStream(Source):
             folder.held[name] = data
 
     def _summary(self, name: str, data: bytes, rank: int, label: str, request: Request) -> bytes:
+        if name.endswith(SUMMARY):
+            place = Rank(rank, label, name, None, None)
+            return written(data, place, f"{self.path}/{name}", request.rules)
         return _core.summarize(data, rank=rank, label=label, path=f"{self.path}/{name}", rules=request.rules)
 
     def _again(self, wanted: Collection[str], request: Request) -> Iterator[tuple[str, bytes]]:
@@ -188,6 +192,9 @@ def _chosen(name: str, request: Request) -> bool:
 
 def _rank_of(name: str, path: str) -> tuple[int, str]:
     """Rank and label of a dump by its folder; those of process folders are known only when all have passed."""
+    if name.endswith(SUMMARY):
+        last = name.rpartition("/")[2].removesuffix(SUMMARY)
+        return _number(last) or 0, last
     folder = name.rpartition("/")[0].rpartition("/")[2] or stem(path).rpartition("/")[2]
     return _number(folder) or 0, folder
 
