@@ -166,7 +166,7 @@ def test_a_killed_worker_s_rank_is_done_again(halves, answer, slow):
     killed = []
 
     def kill(names):
-        name = sorted(names)[0]
+        name = min(names)
         os.kill(int(name.partition(".")[2]), signal.SIGKILL)
         killed.append(name.partition(".")[0])
 

@@ -246,5 +246,8 @@ def trace(
 ) -> tuple[str, list[str]]:
     """Trace one rank: the trace as JSON, and the outputs of its candidates as JSON text."""
 
+def trace_summary(summary: bytes, *, rules: _Path | None = None) -> tuple[str, list[str]]:
+    """Trace one rank from its summary: as `trace`."""
+
 def effective_rules(rules: str | os.PathLike[str] | None = None) -> str:
     """The operator table in force, as JSON."""

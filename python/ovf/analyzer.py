@@ -166,18 +166,14 @@ def trace_rank(
         ValueError: No such rank or step.
         FileNotFoundError, ovf.DumpFormatError, ValueError, OSError: As for `find_first_overflow`.
     """
-    found = _core.discover(path)
-    index = choose([row[:2] for row in found], step, [path])[0]
-    there = found[index][3]
-    if rank is None:
-        if len(there) != 1:
-            msg = f"{path}: has ranks {there}; say which one (rank=, --rank)"
-            raise ValueError(msg)
-        rank = there[0]
-    if rank not in there:
-        msg = f"{path}: no rank {rank}; it has {there}"
-        raise ValueError(msg)
-    text, outputs = _core.trace(path, index, rank, rules=rules)
+    if is_elsewhere(path):
+        from ovf.remote.analysis import trace  # noqa: PLC0415 - only for these places
+
+        text, outputs = trace(path, rank, step=step, rules=rules)
+    else:
+        found = _core.discover(path)
+        index = choose([row[:2] for row in found], step, [path])[0]
+        text, outputs = _core.trace(path, index, one_rank(found[index][3], rank, path), rules=rules)
     data = json.loads(text)
     anomalies = [_anomaly(a, o) for a, o in zip(data["anomalies"], outputs, strict=True)]
     warnings = []
@@ -247,6 +243,23 @@ def choose(found: Sequence[tuple[int | None, str]], step: int | str | None, path
         msg = f"{', '.join(map(str, paths))}: no step {wanted}; it has {labels}"
         raise ValueError(msg)
     return chosen
+
+
+def one_rank(there: Sequence[int], rank: int | None, path: StrPath) -> int:
+    """The rank that was asked for, or the only one.
+
+    Raises:
+        ValueError: It is not there; there are several.
+    """
+    if rank is None:
+        if len(there) != 1:
+            msg = f"{path}: has ranks {list(there)}; say which one (rank=, --rank)"
+            raise ValueError(msg)
+        return there[0]
+    if rank not in there:
+        msg = f"{path}: no rank {rank}; it has {list(there)}"
+        raise ValueError(msg)
+    return rank
 
 
 def settled(data: dict[str, Any], seen: list[dict[str, Any]]) -> dict[str, Any]:

@@ -6,7 +6,8 @@ import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from ovf.analyzer import Ticker, choose, listed, settled
+from ovf import _core
+from ovf.analyzer import Ticker, choose, listed, one_rank, settled
 from ovf.remote.place import files_of, source_of
 from ovf.remote.source import Request
 from ovf.report import Report
@@ -54,6 +55,20 @@ def first_overflow(
             if data["verdict"] == "overflow":
                 break
     return Report(settled(data, seen), records, allow_incomplete_ranks=allow_incomplete_ranks)
+
+
+def trace(path: StrPath, rank: int | None, *, step: int | str | None, rules: StrPath | None) -> tuple[str, list[str]]:
+    """See `ovf._core.trace`."""
+    place = os.fspath(path)
+    source = source_of(place)
+    request = Request(rules=None if rules is None else os.fspath(rules))
+    found = source.steps(request)
+    chosen = found[choose([(s.number, s.label) for s in found], step, [place])[0]]
+    asked = one_rank([r.rank for r in chosen.ranks], rank, place)
+    only = chosen.only([asked], place)
+    made = source.summaries(only, request)
+    made.update(source.completed(only, made, request))
+    return _core.trace_summary(made[asked], rules=rules)
 
 
 @contextlib.contextmanager

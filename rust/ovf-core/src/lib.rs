@@ -70,7 +70,7 @@ pub use source::{Bytes, RankSource, Step, layout};
 pub use steps::{discover, discover_all};
 pub use summary::{RankBytes, StepName, Summary, summarise_bytes, summarise_files, with_context};
 pub use timeline::{Cause, Completeness, Counts, Mark, OpRef, Phase, Symptom, Timeline, build};
-pub use trace::{Anomaly, Trace, trace};
+pub use trace::{Anomaly, Trace, trace, trace_written};
 pub use unpack::{Foreign, LARGEST, Unpacked, Unpacker, unpack};
 pub use verdict::StepFacts;
 

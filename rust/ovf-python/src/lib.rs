@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use ovf_core::{Options, Rank, Rules, Step};
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
 
 /// The compiled half of ovf.
 #[pymodule]
@@ -27,7 +28,7 @@ mod _core {
     #[pymodule_export]
     use super::unpack::Unpacker;
     #[pymodule_export]
-    use super::{analyze, discover, effective_rules, layout, sources, trace};
+    use super::{analyze, discover, effective_rules, layout, sources, trace, trace_summary};
 
     use pyo3::prelude::*;
 
@@ -177,9 +178,22 @@ fn trace(
         step.ranks.iter().find(|r| r.rank == rank).ok_or_else(|| {
             pyo3::exceptions::PyKeyError::new_err(format!("no rank {rank} in {}", step.path.display()))
         })?;
-    let traced = interruptible(py, || (), || ovf_core::trace(source, &options))?.map_err(error::to_python)?;
+    let traced = interruptible(py, || (), || ovf_core::trace(source, &options))?;
+    trace_as_json(&traced.map_err(error::to_python)?)
+}
+
+/// Traces a rank from its written summary: as `trace`.
+#[pyfunction]
+#[pyo3(signature = (summary, *, rules=None))]
+fn trace_summary(summary: PyBackedBytes, rules: Option<PathBuf>) -> PyResult<(String, Vec<String>)> {
+    let options = options(None, rules, None, true)?;
+    trace_as_json(&ovf_core::trace_written(&summary, "summary".as_ref(), &options).map_err(error::to_python)?)
+}
+
+/// The trace as JSON, and the outputs of its candidates as JSON text.
+fn trace_as_json(traced: &ovf_core::Trace) -> PyResult<(String, Vec<String>)> {
     let outputs = traced.anomalies.iter().map(|a| a.output.clone()).collect();
-    let text = serde_json::to_string(&traced).map_err(|e| OvfError::new_err(e.to_string()))?;
+    let text = serde_json::to_string(traced).map_err(|e| OvfError::new_err(e.to_string()))?;
     Ok((text, outputs))
 }
 

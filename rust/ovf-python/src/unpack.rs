@@ -53,8 +53,29 @@ impl Read for Source {
 /// A file object of gzip, zstd or plain bytes, told by its first bytes; `read` gives what was packed.
 #[pyclass(frozen, module = "ovf._core")]
 pub(crate) struct Unpacker {
-    stream: Mutex<Stream<Source>>,
+    state: Mutex<State>,
     raised: Raised,
+}
+
+struct State {
+    stream: Stream<Source>,
+    /// What ended the stream behind bytes that had come out of it: told by the next `read`.
+    failed: Option<io::Error>,
+}
+
+impl State {
+    fn read(&mut self, size: usize) -> io::Result<Vec<u8>> {
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
+        let mut out = Vec::new();
+        match self.stream.by_ref().take(size as u64).read_to_end(&mut out) {
+            Err(error) if out.is_empty() => return Err(error),
+            Err(error) => self.failed = Some(error),
+            Ok(_) => {}
+        }
+        Ok(out)
+    }
 }
 
 impl Unpacker {
@@ -72,25 +93,21 @@ impl Unpacker {
         let raised = Raised::default();
         let source = Source { object: file, left: None, used: 0, raised: Arc::clone(&raised) };
         match py.detach(|| Stream::new(source)) {
-            Ok(stream) => Ok(Self { stream: Mutex::new(stream), raised }),
+            Ok(stream) => Ok(Self { state: Mutex::new(State { stream, failed: None }), raised }),
             Err(error) => Err(Self::failed(&raised, &error)),
         }
     }
 
-    /// Up to `size` bytes; fewer only at the end.
+    /// Up to `size` bytes; fewer only at the end, or where the stream is broken behind them.
     fn read<'py>(&self, py: Python<'py>, size: usize) -> PyResult<Bound<'py, PyBytes>> {
         // Locked without the interpreter, which the source needs while the lock is held.
-        let read = py.detach(|| {
-            let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
-            let mut out = Vec::new();
-            stream.by_ref().take(size as u64).read_to_end(&mut out).map(|_| out)
-        });
+        let read = py.detach(|| self.state.lock().unwrap_or_else(PoisonError::into_inner).read(size));
         read.map(|bytes| PyBytes::new(py, &bytes)).map_err(|error| Self::failed(&self.raised, &error))
     }
 
     /// Bytes taken from the file so far.
     #[getter]
     fn packed(&self, py: Python<'_>) -> u64 {
-        py.detach(|| self.stream.lock().unwrap_or_else(PoisonError::into_inner).packed())
+        py.detach(|| self.state.lock().unwrap_or_else(PoisonError::into_inner).stream.packed())
     }
 }
