@@ -287,6 +287,7 @@ def _open(url: str, options: dict[str, Any]) -> tuple[Any, str]:
         raise _missing(url, "fsspec") from None
     try:
         system, place = fsspec.core.url_to_fs(url, **options)
+        system.invalidate_cache()  # file systems live on with what they listed before
     except ImportError as error:
         raise _missing(url, str(error)) from error
     except ValueError as error:

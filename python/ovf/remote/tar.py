@@ -22,20 +22,32 @@ _HEADERS = 64 << 20
 #: Bytes read at once.
 _CHUNK = 1 << 20
 
+#: Headers about one member's header: one of the archive, one of the member, a long name, a long link.
+_DEPTH = 8
+#: tarfile's own class, under a name that a parameter does not hide.
+_HeaderError = tarfile.HeaderError
+
 _CUT = "the archive ends early: what stood behind the cut is not read"
 
 
 class _Member(tarfile.TarInfo):
-    """Tells on its tar file whether the end mark was seen: tarfile ends quietly at anything that is no header."""
+    """Bounds headers about headers, and tells on its tar file whether the end mark was seen."""
 
     @classmethod
     def fromtarfile(cls, tarfile: Any) -> Any:  # noqa: ANN401 - tarfile's signature
         """See `tarfile.TarInfo`."""
+        depth = getattr(tarfile, "depth", 0)
+        if depth > _DEPTH:
+            msg = "headers about headers without end"
+            raise _HeaderError(msg)
+        tarfile.depth = depth + 1
         try:
             return super().fromtarfile(tarfile)
         except Exception as error:
             tarfile.ended = type(error).__name__ == "EOFHeaderError"
             raise
+        finally:
+            tarfile.depth = depth
 
 
 class _Guard:
@@ -101,11 +113,7 @@ def _members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
     """
     before = -1
     while True:
-        try:
-            member = tar.next()
-        except RecursionError:
-            msg = "headers about headers without end"
-            raise tarfile.ReadError(msg) from None
+        member = tar.next()
         if member is None:
             return
         if member.size < 0 or tar.offset <= before:
