@@ -56,11 +56,19 @@ class Handler(SimpleHTTPRequestHandler):
         pass
 
 
+class Server(ThreadingHTTPServer):
+    """Clients that go away are nothing to print."""
+
+    daemon_threads = True
+
+    def handle_error(self, *_):
+        pass
+
+
 @contextlib.contextmanager
 def http(folder: Path, *, ranges=True, trouble=None):
     """A server of a folder: `.url`, and `.log` of (path, range)."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(folder)))
-    server.daemon_threads = True
+    server = Server(("127.0.0.1", 0), partial(Handler, directory=str(folder)))
     server.log, server.ranges, server.trouble = [], ranges, trouble
     server.url = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, daemon=True)

@@ -194,7 +194,7 @@ def run(*args, env=None):
 @pytest.mark.parametrize("status", [401, 403, 404, 500, "drop"])
 def test_a_rank_that_cannot_be_read_is_named_and_the_others_are_used(served, status):
     local = places.copied(served / "without")
-    shutil.rmtree(local / "rank6")
+    (local / "rank6/dump.json").unlink()
     trouble = lambda path, _: status if path.endswith("rank6/dump.json") else None  # noqa: E731
     with servers.http(served, trouble=trouble) as server:
         report = ovf.find_first_overflow(f"{server.url}/step0")
@@ -204,7 +204,7 @@ def test_a_rank_that_cannot_be_read_is_named_and_the_others_are_used(served, sta
         assert words.get(status, "isconnect") in unreadable.message
         assert "\n" not in unreadable.message
     assert report.exit_code == 2
-    assert report.findings == ovf.find_first_overflow(local).findings
+    assert report.to_dict()["findings"] == ovf.find_first_overflow(local).to_dict()["findings"]
 
 
 def test_a_dropped_connection_and_a_busy_server_are_asked_again(served):

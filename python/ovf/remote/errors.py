@@ -63,29 +63,31 @@ def at(place: str, error: BaseException) -> OSError:
 
 def _told(error: BaseException) -> tuple[type[OSError], str]:  # noqa: PLR0911 - one a class
     """Class and text."""
-    chain = list(_chain(error))
+    chain = causes(error)
     names = " ".join(type(e).__name__ for e in chain)
-    status = next((s for s in map(_status, chain) if s), None)
+    status = next((s for s in map(status_of, chain) if s), None)
     text = _text(error)
     if "NoSuchBucket" in text or "bucket does not exist" in text.lower():
         return FileNotFoundError, "no such bucket"
     if "Credential" in names or "credentials" in text.lower() or "TokenRetrieval" in names:
         return PermissionError, f"no usable credentials: {text}"
-    if status == _NOT_FOUND or any(isinstance(e, FileNotFoundError) for e in chain):
+    # fsspec calls anything not found that a web server refuses; the status knows better.
+    broken = any(isinstance(e, ConnectionError) or "Disconnected" in type(e).__name__ for e in chain)
+    if status == _NOT_FOUND or (status is None and not broken and any(isinstance(e, FileNotFoundError) for e in chain)):
         return FileNotFoundError, _STATUS[_NOT_FOUND]
     if status in _DENIED or any(isinstance(e, PermissionError) for e in chain):
         return PermissionError, _STATUS.get(status or 0, "access denied")
-    if any(isinstance(e, TimeoutError) for e in chain) or "Timeout" in names:
+    if status is None and (any(isinstance(e, TimeoutError) for e in chain) or "Timeout" in names):
         return TimeoutError, "timed out"
-    if any(isinstance(e, ConnectionError) for e in chain) or "Connect" in names:
-        return ConnectionError, f"cannot connect: {text}"
+    if status is None and (broken or "Connect" in names):
+        return ConnectionError, f"cannot connect: {_text(chain[-1])}"
     if status is not None:
         unknown = f"the server failed ({status})" if status >= _SERVER else f"the server answered {status}"
         return OSError, _STATUS.get(status, unknown)
     return OSError, text
 
 
-def _chain(error: BaseException | None) -> list[BaseException]:
+def causes(error: BaseException | None) -> list[BaseException]:
     """The error and those it was raised from."""
     found: list[BaseException] = []
     while error is not None and error not in found:
@@ -94,7 +96,7 @@ def _chain(error: BaseException | None) -> list[BaseException]:
     return found
 
 
-def _status(error: BaseException) -> int | None:
+def status_of(error: BaseException) -> int | None:
     """The HTTP status an error carries: aiohttp's `status`, botocore's and google's spellings."""
     response = getattr(error, "response", None)
     if isinstance(response, dict):

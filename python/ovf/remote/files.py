@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ovf import _core
-from ovf.remote.errors import one_line
+from ovf.remote.errors import at, one_line
 from ovf.remote.source import Source
 from ovf.remote.step import SUMMARY, steps_of
 
@@ -94,10 +94,10 @@ class Files(abc.ABC):
         text = self.text(rank.dump)
         try:
             dump = self.read(rank.dump)
-        except FileNotFoundError as error:
-            return absent(rank, text, one_line(error), NOT_WRITTEN, rules)
         except Exception as error:  # noqa: BLE001 - clients raise what they like; said in the report
-            return absent(rank, text, one_line(error), LEAVE_OUT, rules)
+            told = at(text, error)
+            advice = NOT_WRITTEN if isinstance(told, FileNotFoundError) else LEAVE_OUT
+            return absent(rank, text, told.strerror or "", advice, rules)
         with processors or threading.Semaphore():
             if rank.dump.endswith(SUMMARY):
                 return written(dump, rank, text, rules)

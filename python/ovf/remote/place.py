@@ -53,7 +53,7 @@ def files_of(path: str, options: Mapping[str, Any] | None = None) -> Files | Non
     Raises:
         OSError, ValueError: As for `source_of`.
     """
-    name = path.rstrip("/").lower()
+    name = path.partition("::")[0].rstrip("/").lower()  # of a chained URL, what is read last
     if _is_url(path):
         if name.endswith(TARS):
             return None

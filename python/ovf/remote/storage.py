@@ -18,7 +18,7 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from ovf.remote.errors import MissingExtraError, at
+from ovf.remote.errors import MissingExtraError, at, causes, status_of
 from ovf.remote.files import Files, small_enough
 from ovf.remote.step import CONTEXT, DEPTH, DUMPS, PACKED, RANK_FOLDERS, WANTED, is_wanted
 
@@ -67,7 +67,13 @@ class Storage(Files):
         if self.only is not None:
             self._base = self._base.rpartition("/")[0]
             self.path = self.path.rpartition("/")[0]
-        self.root = self.path.partition("://")[2] or self.path
+        first = self.path.partition("::")[0]  # of a chained URL, what is read last
+        self.root = first.partition("://")[2] or first
+
+    def text(self, name: str) -> str:
+        """See `Files`."""
+        first, chained, rest = self.path.partition("::")
+        return f"{first}/{name}{chained}{rest}" if name else self.path
 
     def names(self) -> Iterable[str]:
         """See `Files`."""
@@ -189,7 +195,9 @@ class Storage(Files):
         """What tells one version of a file from another, as far as its store tells."""
         self._system.invalidate_cache(place)
         told = self._asked(self._system.info, place)
-        return [told.get(key) for key in ("size", "ETag", "etag", "LastModified", "mtime", "generation")]
+        return [
+            told.get(key) for key in ("size", "ETag", "etag", "LastModified", "Last-Modified", "mtime", "generation")
+        ]
 
     def opened(self, *, seekable: bool) -> Any:  # noqa: ANN401 - a file of any library
         """The one file that the URL names, read ahead in blocks where its server gives ranges.
@@ -270,12 +278,15 @@ class _Ahead:
 
 def _passing(error: BaseException) -> bool:
     """Whether asking again may help: a broken connection or an overloaded server, not a refused one."""
-    if isinstance(error, ConnectionRefusedError) or "Connector" in type(error).__name__:
+    chain = causes(error)
+    names = " ".join(type(e).__name__ for e in chain)
+    if any(isinstance(e, ConnectionRefusedError) for e in chain) or "Connector" in names:
         return False
-    status = getattr(error, "status", None)
-    overloaded = isinstance(status, int) and (status == 429 or status >= 500)  # noqa: PLR2004 - HTTP's
-    broken = isinstance(error, (ConnectionResetError, TimeoutError)) or "ServerDisconnected" in type(error).__name__
-    return overloaded or broken or "Payload" in type(error).__name__
+    status = next((s for s in map(status_of, chain) if s), None)
+    if status is not None:
+        return status == 429 or status >= 500  # noqa: PLR2004 - HTTP's
+    broken = any(isinstance(e, (ConnectionResetError, TimeoutError)) for e in chain)
+    return broken or "Disconnected" in names or "Payload" in names
 
 
 def _open(url: str, options: dict[str, Any]) -> tuple[Any, str]:

@@ -9,10 +9,10 @@ than `threads`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -155,7 +155,7 @@ class TarStream(Source):
                     if not left:
                         return
 
-    @contextmanager
+    @contextlib.contextmanager
     def _passing(self, names: Names, request: Request) -> Iterator[TarPass]:
         """A pass over the tar."""
         try:
@@ -235,7 +235,8 @@ class _Counted:
 
 def _length(file: Any) -> int | None:  # noqa: ANN401 - a file of any library
     """Bytes of a file, where it is known."""
-    size = getattr(file, "size", None)
-    if size is None and hasattr(file, "fileno"):
-        return os.fstat(file.fileno()).st_size
+    size: int | None = getattr(file, "size", None)
+    if size is None:
+        with contextlib.suppress(OSError, AttributeError):  # a stream of a server's
+            size = os.fstat(file.fileno()).st_size
     return size
