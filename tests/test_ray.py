@@ -240,7 +240,7 @@ def test_the_command(halves, answer):
         env={**os.environ, "RAY_ADDRESS": "127.0.0.1:1"},
     )
     assert done.returncode == 2
-    assert done.stderr.startswith("ovf: error: engine 'ray': cannot join the Ray cluster")
+    assert done.stderr.startswith("ovf: error: engine 'ray': no Ray cluster answers at 127.0.0.1:1")
 
 
 def test_what_does_not_go_together_is_said(step, tmp_path):

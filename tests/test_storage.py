@@ -121,7 +121,7 @@ def store(request, tmp_path_factory):
         pytest.skip(f"{request.param} is not installed")
     with servers.running(command, port):
         keys = {"key": "key-of-a-test", "secret": "secret-of-a-test"}
-        options = {**keys, "client_kwargs": {"endpoint_url": f"http://127.0.0.1:{port}", "region_name": "us-east-1"}}
+        options = {**keys, "client_kwargs": {"endpoint_url": f"http://127.0.0.1:{port}"}}
         system = fsspec.filesystem("s3", **options)
         system.mkdir("dumps")
         system.put(str(places.step()), "dumps/run/step0", recursive=True)

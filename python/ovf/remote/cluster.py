@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import socket
 import tempfile
 from collections import Counter
 from dataclasses import dataclass
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 
 #: How often Ray runs a task again whose worker or node died.
 _RETRIES = 3
+#: Seconds for a cluster to answer at all.
+_KNOCK = 10.0
 #: Seconds between two looks at what is done.
 _LOOK = 1.0
 
@@ -251,12 +255,29 @@ def _connect() -> tuple[Any, bool]:
         raise error from None
     if ray.is_initialized():
         return ray, False
+    _knock(os.environ.get("RAY_ADDRESS", ""))
     try:
         ray.init(logging_level=logging.ERROR, log_to_driver=False)
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
         msg = f"engine 'ray': cannot join the Ray cluster: {one_line(error)}"
         raise ConnectionError(msg) from error
     return ray, True
+
+
+def _knock(address: str) -> None:
+    """See whether anybody answers where the cluster should be: Ray itself waits for minutes.
+
+    Raises:
+        ConnectionError: Nobody does.
+    """
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon or not port.isdigit():
+        return  # none, "auto", "local"
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK).close()
+    except OSError as error:
+        msg = f"engine 'ray': no Ray cluster answers at {address} (RAY_ADDRESS): {one_line(error)}"
+        raise ConnectionError(msg) from error
 
 
 def _nodes(ray: Any) -> list[_Node]:  # noqa: ANN401 - the module
