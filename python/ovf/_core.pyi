@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from typing import final
+from typing import TypeAlias, final
 
 from typing_extensions import Self
 
@@ -51,7 +51,7 @@ class Progress:
     def cancel(self) -> None:
         """Stop the analysis early."""
 
-_Path = str | os.PathLike[str]
+_Path: TypeAlias = str | os.PathLike[str]
 
 def discover(path: _Path | Sequence[_Path]) -> list[tuple[int | None, str, os.PathLike[str], list[int]]]:
     """Steps below `path` (or below all of several paths): number, label, folder, ranks.

@@ -73,11 +73,14 @@ pub(crate) fn asked(timeline: &Timeline) -> Vec<Asked<'_>> {
     let mut forward: Vec<u32> = timeline.candidates().map(|m| timeline.marks[m].at.op).collect();
     forward.sort_unstable();
     let mut all: Vec<Asked> = Vec::new();
-    let marks = timeline.marks.iter().map(|m| (&m.at, m.record));
-    let got = timeline.events.iter().zip(&timeline.event_refs);
-    let got = got.filter(|(e, _)| e.got.as_ref().is_some_and(|s| !s.kinds.is_finite())).map(|(_, at)| (at, (0, 0)));
-    for (at, record) in marks.chain(got) {
-        all.push(Asked { op: at.op, name: &at.name, record, forward: forward.binary_search(&at.op).is_ok() });
+    for mark in &timeline.marks {
+        let (op, record) = (mark.at.op, mark.record);
+        all.push(Asked { op, name: &mark.at.name, record, forward: forward.binary_search(&op).is_ok() });
+    }
+    for event in timeline.events.iter().filter(|e| e.got.as_ref().is_some_and(|s| !s.kinds.is_finite())) {
+        let op = event.communication.op;
+        let forward = forward.binary_search(&op).is_ok();
+        all.push(Asked { op, name: timeline.names.name(op), record: (0, 0), forward });
     }
     // Marks stand first, so of one op the place of its record is kept.
     all.sort_by_key(|a| a.op);

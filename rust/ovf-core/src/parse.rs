@@ -4,14 +4,23 @@
 //! [`MAX_DEPTH`] (msProbe itself stops at 400), keyword arguments, parameters and P2P records too. Keys may stand in
 //! any order; a key that means something to us (`Max`, `shape`, ...) but holds a container is a user's dict key.
 
+mod form;
+mod known;
+
 use std::ops::Range;
 
-use crate::op::{Argument, Field, GroupRef, Op, P2pRef, Path, Segment, Shape, Slot, TensorStat, Value};
+use self::form::{Forms, Spelling};
+pub(crate) use self::known::is_plainly_finite;
+use self::known::{Key, Known, Raw};
+use crate::op::{Argument, Field, Op, Path, Segment, Shape, Slot, Value};
 use crate::structural::{Skipped, skip_container};
-use crate::token::{Cursor, Read, Stop, number, quoted_number};
+use crate::token::{Cursor, Read, Stop, number};
 
 /// Deepest nesting that is searched.
 pub(crate) const MAX_DEPTH: usize = 1024;
+
+/// Room for the arguments of most ops.
+const ARGUMENTS: usize = 8;
 
 /// How much of a record is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,15 +39,50 @@ impl Part {
     pub(crate) const ALL: Self = Self::All { recorded: false };
 }
 
+/// Which numbers are converted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Numbers {
+    /// All.
+    All,
+    /// Statistics of tensors whose `Max` and `Min` are finite are 0.0: whether they are there still shows.
+    OfNonFinite,
+}
+
 /// Reads the record `body`.
 ///
 /// # Errors
 /// A [`Stop`] with an offset relative to `body`.
 pub(crate) fn parse_op(body: &[u8], part: Part) -> Read<Op<'_>> {
-    let mut reader =
-        Reader { cursor: Cursor::new(body, 0), op: Op::default(), path: Path::new(), field: Field::Recorded };
+    read(body, part, Numbers::All, None)
+}
+
+fn read<'a>(body: &'a [u8], part: Part, numbers: Numbers, forms: Option<&mut Forms>) -> Read<Op<'a>> {
+    let op = Op { arguments: Vec::with_capacity(ARGUMENTS), ..Op::default() };
+    let cursor = Cursor::new(body, 0);
+    let mut reader = Reader { cursor, op, path: Path::new(), field: Field::Recorded, numbers, forms };
     reader.record(part)?;
     Ok(reader.op)
+}
+
+/// Reads many records, the fast way: the same answers as [`parse_op`], but for the numbers nobody asks for.
+#[derive(Debug)]
+pub(crate) struct Parser {
+    forms: Forms,
+    numbers: Numbers,
+}
+
+impl Parser {
+    pub(crate) fn new(numbers: Numbers) -> Self {
+        Self { forms: Forms::default(), numbers }
+    }
+
+    /// Reads the record `body`.
+    ///
+    /// # Errors
+    /// As [`parse_op`].
+    pub(crate) fn op<'a>(&mut self, body: &'a [u8], part: Part) -> Read<Op<'a>> {
+        read(body, part, self.numbers, Some(&mut self.forms))
+    }
 }
 
 /// The text of one field of a record, if it has it.
@@ -63,35 +107,45 @@ pub(crate) fn field_text<'a>(body: &'a [u8], field: &str) -> Option<&'a [u8]> {
     }
 }
 
-struct Reader<'a> {
+/// Places of the bare words behind `Max`, `Min`, `Mean` and `Norm`, wherever they stand; nothing when a record is
+/// damaged.
+pub(crate) fn statistics(body: &[u8]) -> Option<Vec<Range<usize>>> {
+    let mut found = Vec::new();
+    let mut cursor = Cursor::new(body, 0);
+    while let Ok(byte) = cursor.peek() {
+        match byte {
+            b'"' => {
+                let key = cursor.string().ok()?;
+                let is_statistic = matches!(Key::of(&body[key]), Some(Key::Statistic(_)));
+                if is_statistic && cursor.peek().ok()? == b':' {
+                    cursor.at += 1;
+                    if !matches!(cursor.peek().ok()?, b'"' | b'{' | b'[') {
+                        let word = cursor.word().ok()?;
+                        found.push(cursor.at - word.len()..cursor.at);
+                    }
+                }
+            }
+            b'{' | b'}' | b'[' | b']' | b',' | b':' => cursor.at += 1,
+            _ => {
+                cursor.word().ok()?;
+            }
+        }
+    }
+    Some(found)
+}
+
+struct Reader<'a, 'p> {
     cursor: Cursor<'a>,
     op: Op<'a>,
     path: Path<'a>,
     field: Field,
+    numbers: Numbers,
+    forms: Option<&'p mut Forms>,
 }
 
-/// What the known keys of one object said.
-#[derive(Default)]
-struct Known<'a> {
-    kind: &'a [u8],
-    class: &'a [u8],
-    stat: TensorStat<'a>,
-    has_shape: bool,
-    has_stat: bool,
-    value: Option<Value<'a>>,
-    p2p: P2pRef<'a>,
-    group_ranks: Option<Vec<u32>>,
-    group_id: &'a str,
-}
-
-impl<'a> Reader<'a> {
+impl<'a> Reader<'a, '_> {
     fn text(&self, range: Range<usize>) -> &'a str {
-        // Raw text, escapes kept. Names with bytes that are not UTF-8 are cut there: they are only compared.
-        let raw = &self.cursor.bytes[range];
-        match std::str::from_utf8(raw) {
-            Ok(text) => text,
-            Err(error) => std::str::from_utf8(&raw[..error.valid_up_to()]).unwrap_or(""),
-        }
+        known::text(&self.cursor.bytes[range])
     }
 
     fn record(&mut self, part: Part) -> Read<()> {
@@ -104,13 +158,13 @@ impl<'a> Reader<'a> {
             }
             _ => return Ok(()), // `null` or another bare word in place of a record: nothing was recorded
         }
+        let whole = self.cursor;
         self.cursor.at += 1;
         if self.cursor.eat(b'}')? {
             return Ok(());
         }
-        let whole_is_a_value = recorded && self.looks_like_a_tensor();
-        if whole_is_a_value {
-            self.cursor.at = self.cursor.bytes.iter().position(|&b| b == b'{').unwrap_or(0);
+        if recorded && self.looks_like_a_tensor() {
+            self.cursor = whole;
             self.field = Field::Recorded;
             return self.value(0);
         }
@@ -227,18 +281,33 @@ impl<'a> Reader<'a> {
     }
 
     fn object(&mut self, depth: usize) -> Read<()> {
+        // A P2P record's own entry must stand before its tensor, which is met on the way.
+        let place = self.op.arguments.len();
+        if let Some(forms) = &mut self.forms
+            && let Some(known) = forms.read(&mut self.cursor)
+        {
+            self.insert(place, known);
+            return Ok(());
+        }
+        let start = self.cursor.at;
         self.cursor.at += 1;
         if self.cursor.eat(b'}')? {
             return Ok(());
         }
-        // A P2P record's own entry must stand before its tensor, which is met on the way.
-        let place = self.op.arguments.len();
         let mut known = Known::default();
+        let mut spelling = Spelling::default();
         loop {
             let range = self.cursor.string()?;
             self.cursor.expect(b':', "':' after a key")?;
-            let bytes = self.cursor.bytes;
-            if !self.known_key(&bytes[range.clone()], &mut known)? {
+            let first = self.cursor.peek()?;
+            let value_at = self.cursor.at;
+            let key = Key::of(&self.cursor.bytes[range.clone()]).filter(|key| key.takes(first));
+            if let Some(key) = key {
+                let raw = self.raw(first)?;
+                known.set(key, raw);
+                spelling.push(key, first, value_at..self.cursor.at);
+            } else {
+                spelling.spoil();
                 self.path.push(Segment::Key(self.text(range)));
                 self.value(depth + 1)?;
                 self.path.pop();
@@ -248,90 +317,27 @@ impl<'a> Reader<'a> {
             }
         }
         self.cursor.expect(b'}', "',' or '}'")?;
-        if let Some(value) = known.judge() {
-            let slot = Slot { field: self.field, path: self.path.clone() };
-            self.op.arguments.insert(place, Argument { slot, value });
+        if let Some(forms) = &mut self.forms {
+            forms.learn(&self.cursor.bytes[start..self.cursor.at], start, &spelling);
         }
+        self.insert(place, known);
         Ok(())
     }
 
-    /// Reads the value of a key that means something; false when the key or its value is the user's.
-    fn known_key(&mut self, key: &[u8], known: &mut Known<'a>) -> Read<bool> {
-        let first = self.cursor.peek()?;
-        let is_container = matches!(first, b'{' | b'[');
-        match key {
-            b"Max" | b"Min" | b"Mean" | b"Norm" if !is_container => {
-                let stat = self.statistic(first)?;
-                known.has_stat = true;
-                match key {
-                    b"Max" => known.stat.max = stat,
-                    b"Min" => known.stat.min = stat,
-                    b"Mean" => known.stat.mean = stat,
-                    _ => known.stat.norm = stat,
-                }
-            }
-            b"type" | b"class_type" | b"dtype" | b"op" | b"group_id" if first == b'"' => {
-                let range = self.cursor.string()?;
-                match key {
-                    b"type" => known.kind = &self.cursor.bytes[range],
-                    b"class_type" => known.class = &self.cursor.bytes[range],
-                    b"dtype" => known.stat.dtype = self.text(range),
-                    b"op" => known.p2p.op = self.text(range),
-                    _ => known.group_id = self.text(range),
-                }
-            }
-            b"shape" if first == b'[' => {
-                known.has_shape = true;
-                known.stat.shape = self.integers()?;
-            }
-            b"group_ranks" if first == b'[' => {
-                known.group_ranks = Some(self.integers()?.into_iter().filter_map(|n| n.try_into().ok()).collect());
-            }
-            b"peer" | b"tag" if !is_container && first != b'"' => {
-                let word = self.cursor.word()?;
-                let n = number(word);
-                if key == b"peer" {
-                    known.p2p.peer = n.filter(|n| *n >= 0.0).map(|n| n as u32);
-                } else {
-                    known.p2p.tag = n.map_or(0, |n| n as i64);
-                }
-            }
-            b"value" if !is_container => {
-                known.value = Some(if first == b'"' {
-                    let range = self.cursor.string()?;
-                    let text = self.text(range.clone());
-                    // A float scalar may be written as text too; other texts stay text.
-                    match quoted_number(&self.cursor.bytes[range]) {
-                        Some(n) if is_number_type(known.kind) => Value::Number(n),
-                        _ => Value::Text(text),
-                    }
-                } else {
-                    let word = self.cursor.word()?;
-                    match word {
-                        b"true" | b"false" => Value::Flag(word == b"true"),
-                        _ => number(word).map_or(Value::Null, Value::Number),
-                    }
-                });
-            }
-            b"requires_grad" | b"md5" | b"data_name" | b"tensor_stat_index" | b"md5_index" | b"dirty_valid_len"
-                if !is_container =>
-            {
-                if key == b"tensor_stat_index" {
-                    known.has_stat = true; // a tensor whose statistics were not flushed: unknown, not absent
-                }
-                self.cursor.skip_value()?;
-            }
-            _ => return Ok(false),
+    fn insert(&mut self, place: usize, known: Known<'a>) {
+        if let Some(value) = known.judge(self.numbers) {
+            let slot = Slot { field: self.field, path: Path::from_slice(&self.path) };
+            self.op.arguments.insert(place, Argument { slot, value });
         }
-        Ok(true)
     }
 
-    fn statistic(&mut self, first: u8) -> Read<Option<f64>> {
-        if first == b'"' {
-            let range = self.cursor.string()?;
-            return Ok(quoted_number(&self.cursor.bytes[range]));
-        }
-        Ok(number(self.cursor.word()?))
+    /// The value of a known key as it stands there.
+    fn raw(&mut self, first: u8) -> Read<Raw<'a>> {
+        Ok(match first {
+            b'"' => Raw::Text(&self.cursor.bytes[self.cursor.string()?]),
+            b'[' => Raw::List(self.integers()?),
+            _ => Raw::Word(self.cursor.word()?),
+        })
     }
 
     /// A flat list of integers; anything else in it is left out.
@@ -354,29 +360,6 @@ impl<'a> Reader<'a> {
         }
         self.cursor.expect(b']', "',' or ']'")?;
         Ok(out)
-    }
-}
-
-fn is_number_type(kind: &[u8]) -> bool {
-    [b"float".as_slice(), b"int", b"double", b"numpy."].iter().any(|k| kind.starts_with(k))
-}
-
-impl<'a> Known<'a> {
-    /// What the object is, if it is more than a container.
-    fn judge(self) -> Option<Value<'a>> {
-        if self.class.ends_with(b"P2POp") || (self.p2p.peer.is_some() && !self.p2p.op.is_empty()) {
-            return Some(Value::P2p(P2pRef { group_id: self.group_id, ..self.p2p }));
-        }
-        if self.group_ranks.is_some() || self.kind.ends_with(b"ProcessGroup") {
-            return Some(Value::Group(GroupRef { ranks: self.group_ranks.unwrap_or_default(), id: self.group_id }));
-        }
-        if self.has_stat || (self.has_shape && !self.stat.dtype.is_empty()) {
-            return Some(Value::Tensor(self.stat));
-        }
-        if self.kind.ends_with(b"ReduceOp") {
-            return self.value;
-        }
-        self.value
     }
 }
 

@@ -57,7 +57,7 @@ pub(crate) fn conclude(mut summaries: Vec<Summary>, mut step: StepFacts, options
 /// Names the step, and refuses summaries that say they are of another one.
 fn one_step(summaries: &mut [Summary], step: &mut StepFacts) {
     if step.label.is_empty()
-        && let Some(told) = summaries.iter().find_map(|s| s.step.as_ref())
+        && let Some(told) = summaries.iter().filter_map(|s| s.step.as_ref()).find(|told| !told.label.is_empty())
     {
         step.number = step.number.or(told.number);
         step.label.clone_from(&told.label);

@@ -149,7 +149,7 @@ fn read_data(cursor: &mut Cursor, index: &mut Index, cancel: &AtomicBool) -> Rea
         return Ok(());
     }
     loop {
-        let name = cursor.string()?;
+        let name = cursor.long_string()?;
         cursor.expect(b':', "':' after an op's name")?;
         cursor.skip_space();
         let body_at = cursor.at;

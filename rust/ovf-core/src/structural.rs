@@ -17,11 +17,26 @@
 //! bare `N` or `I` stands outside of strings (`NaN`, `Infinity`), a number has an exponent of three digits, or a string
 //! starts like one of them (`"-inf"`, `" nan"`): one-sided, a false alarm only costs a parse.
 //!
-//! The masks are made by one of several engines, chosen once by what the processor can do; tests prove that all agree
-//! with the byte-by-byte definition.
+//! The masks are made by one of several engines, chosen once by what the processor can do: 64 bytes a compare with
+//! AVX-512, 32 with AVX2, 16 with NEON, 8 in a plain register anywhere else. A test proves that all agree with the
+//! byte-by-byte definition; an engine is one function from 64 bytes to [`Masks`] and nothing else.
 
 // PERF: the loop must be compiled into each engine with that engine's instructions.
 #![allow(clippy::inline_always)]
+
+mod portable;
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+
+#[cfg(test)]
+mod agreement;
+
+use std::sync::OnceLock;
 
 /// Where a container ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,87 +58,172 @@ struct Masks {
     capital: u64,
     /// `e` and `E`.
     exponent: u64,
+    /// What a non-finite number written as text may start with, and what is cheap to take for it:
+    /// `n N i I + - \\ |` and everything up to the space.
+    lead: u64,
     /// Bytes from 0x80.
     high: u64,
 }
 
 const BLOCK: usize = 64;
 
-/// Moves past the container that opens at `at`.
-pub(crate) fn skip_container(bytes: &[u8], at: usize) -> Skipped {
+/// What makes the masks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Engine {
+    /// Eight bytes at a time, on every processor.
+    Portable,
+    /// x86-64 with AVX2.
     #[cfg(target_arch = "x86_64")]
-    {
-        if std::arch::is_x86_feature_detected!("avx2") {
-            // SAFETY: the processor has AVX2.
-            #[allow(unsafe_code)]
-            return unsafe { avx2::skip(bytes, at) };
+    Avx2,
+    /// x86-64 with AVX-512 BW.
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+    /// Any aarch64.
+    #[cfg(target_arch = "aarch64")]
+    Neon,
+}
+
+impl Engine {
+    /// The engines that this processor can run, the fastest last.
+    pub(crate) fn available() -> Vec<Self> {
+        let mut engines = vec![Self::Portable];
+        #[cfg(target_arch = "x86_64")]
+        {
+            let bits = is_x86_feature_detected!("bmi1")
+                && is_x86_feature_detected!("lzcnt")
+                && is_x86_feature_detected!("popcnt")
+                && is_x86_feature_detected!("pclmulqdq");
+            if bits && is_x86_feature_detected!("avx2") {
+                engines.push(Self::Avx2);
+            }
+            if bits && is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") {
+                engines.push(Self::Avx512);
+            }
+        }
+        #[cfg(target_arch = "aarch64")]
+        if std::arch::is_aarch64_feature_detected!("neon") {
+            engines.push(Self::Neon);
+        }
+        engines
+    }
+
+    /// The fastest, found once.
+    #[inline]
+    pub(crate) fn best() -> Self {
+        static BEST: OnceLock<Engine> = OnceLock::new();
+        *BEST.get_or_init(|| Self::available().pop().unwrap_or(Self::Portable))
+    }
+
+    /// Moves past the container that opens at `at`. `self` must be one of [`Engine::available`].
+    #[inline]
+    pub(crate) fn skip(self, bytes: &[u8], at: usize) -> Skipped {
+        // SAFETY: the processor has been asked for these instructions.
+        #[allow(unsafe_code)]
+        match self {
+            Self::Portable => skip_with(bytes, at, portable::masks, prefix_xor),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => unsafe { avx2::skip(bytes, at) },
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => unsafe { avx512::skip(bytes, at) },
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon => unsafe { neon::skip(bytes, at) },
         }
     }
-    skip_with(bytes, at, portable)
+}
+
+/// Moves past the container that opens at `at`, with the fastest engine.
+pub(crate) fn skip_container(bytes: &[u8], at: usize) -> Skipped {
+    Engine::best().skip(bytes, at)
 }
 
 /// The loop over blocks, shared by all engines; inlined into each so that its masks stay in registers.
 #[inline(always)]
-fn skip_with(bytes: &[u8], start: usize, masks_of: impl Fn(&[u8; BLOCK]) -> Masks) -> Skipped {
+fn skip_with(
+    bytes: &[u8],
+    start: usize,
+    masks_of: impl Fn(&[u8; BLOCK]) -> Masks,
+    prefix_xor: impl Fn(u64) -> u64,
+) -> Skipped {
+    let mut state = State::default();
     let mut at = start;
-    let mut depth: i64 = 0;
-    let mut inside_before = 0u64; // all ones when the block starts inside a string
-    let mut escaped_before = 0u64; // one when the first byte is escaped
-    let mut telling = false;
-    let mut high = 0;
-    while at < bytes.len() {
-        let mut padded = [b' '; BLOCK];
-        let block: &[u8; BLOCK] = if let Some(whole) = bytes.get(at..at + BLOCK) {
-            whole.try_into().unwrap_or(&padded)
-        } else {
-            padded[..bytes.len() - at].copy_from_slice(&bytes[at..]);
-            &padded
-        };
-        let m = masks_of(block);
-        let quote = if m.backslash == 0 && escaped_before == 0 {
-            m.quote
-        } else {
-            m.quote & !escaped(m.backslash, &mut escaped_before)
-        };
-        let inside = prefix_xor(quote) ^ inside_before;
-        let open = m.open & !inside;
-        let mut close = m.close & !inside;
-        let closes = i64::from(close.count_ones());
-        let mut end = None;
-        if depth <= closes {
-            // The depth may reach zero here: bracket by bracket.
-            while close != 0 {
-                let bit = close.trailing_zeros();
-                let below = (1u64 << bit) - 1;
-                let level = depth + i64::from((open & below).count_ones())
-                    - i64::from((m.close & !inside & below).count_ones())
-                    - 1;
-                if level <= 0 {
-                    end = Some(bit);
-                    break;
-                }
-                close &= close - 1;
-            }
+    while let Some(block) = bytes.get(at..).and_then(<[u8]>::first_chunk) {
+        if let Some(bit) = state.take(bytes, at, masks_of(block), &prefix_xor) {
+            return Skipped::End(at + bit as usize + 1, state.telling, state.high == 0);
         }
-        let within = end.map_or(u64::MAX, |bit| u64::MAX >> (63 - bit));
-        if m.capital & !inside & within != 0 {
-            telling = true;
-        }
-        if !telling {
-            let exponents = m.exponent & !inside & within;
-            let starts = quote & inside & within;
-            telling = (exponents != 0 && any(exponents, |i| large_exponent(bytes, at + i)))
-                || (starts != 0 && any(starts, |i| starts_like_non_finite(bytes, at + i + 1)));
-        }
-        high |= m.high & within;
-        if let Some(bit) = end {
-            return Skipped::End(at + bit as usize + 1, telling, high == 0);
-        }
-        depth += i64::from(open.count_ones()) - closes;
-        inside_before = ((inside as i64) >> 63) as u64;
         at += BLOCK;
     }
+    if let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
+        let mut padded = [b' '; BLOCK];
+        padded[..rest.len()].copy_from_slice(rest);
+        if let Some(bit) = state.take(bytes, at, masks_of(&padded), &prefix_xor) {
+            return Skipped::End(at + bit as usize + 1, state.telling, state.high == 0);
+        }
+    }
     Skipped::Open
+}
+
+/// What crosses from one block to the next.
+#[derive(Default)]
+struct State {
+    depth: i64,
+    /// All ones when the block starts inside a string.
+    inside: u64,
+    /// One when the first byte is escaped.
+    escaped: u64,
+    /// One when the first byte is the first of a string.
+    first: u64,
+    telling: bool,
+    high: u64,
+}
+
+impl State {
+    /// Takes in one block; the place of the bracket that closes the container, if it is in it.
+    #[inline(always)]
+    fn take(&mut self, bytes: &[u8], at: usize, m: Masks, prefix_xor: impl Fn(u64) -> u64) -> Option<u32> {
+        let mut quote = m.quote;
+        if m.backslash | self.escaped != 0 {
+            let (escaped, next) = escaped(m.backslash, self.escaped);
+            (quote, self.escaped) = (quote & !escaped, next);
+        }
+        let inside = prefix_xor(quote) ^ self.inside;
+        let open = m.open & !inside;
+        let close = m.close & !inside;
+        let closes = i64::from(close.count_ones());
+        let end = if self.depth <= closes { self.end(open, close) } else { None };
+        let within = end.map_or(u64::MAX, |bit| u64::MAX >> (63 - bit));
+        let starts = quote & inside;
+        let first = starts << 1 | self.first;
+        let suspects = ((m.capital | m.exponent) & !inside) | (m.lead & first);
+        if suspects & within != 0 && !self.telling {
+            let bare = m.capital & !inside & within;
+            let exponents = m.exponent & !inside & within;
+            let firsts = m.lead & first & within;
+            self.telling = bare != 0
+                || any(exponents, |i| large_exponent(bytes, at + i))
+                || any(firsts, |i| starts_like_non_finite(bytes, at + i));
+        }
+        self.high |= m.high & within;
+        self.depth += i64::from(open.count_ones()) - closes;
+        self.inside = ((inside as i64) >> 63) as u64;
+        self.first = starts >> 63;
+        end
+    }
+
+    /// The depth may reach zero in this block: bracket by bracket.
+    #[inline(never)]
+    fn end(&self, open: u64, close: u64) -> Option<u32> {
+        let mut left = close;
+        while left != 0 {
+            let bit = left.trailing_zeros();
+            let below = (1u64 << bit) - 1;
+            let opened = self.depth + i64::from((open & below).count_ones());
+            if opened - i64::from((close & below).count_ones()) <= 1 {
+                return Some(bit);
+            }
+            left &= left - 1;
+        }
+        None
+    }
 }
 
 #[inline(always)]
@@ -148,10 +248,10 @@ fn prefix_xor(mut bits: u64) -> u64 {
     bits ^ (bits << 32)
 }
 
-/// Bytes that a backslash escapes. Rare in dumps, so it goes from backslash to backslash.
+/// Bytes that a backslash escapes, and whether the next block's first is one. Rare in dumps, so it goes from backslash to backslash.
 #[inline(never)]
-fn escaped(backslash: u64, before: &mut u64) -> u64 {
-    let mut escaped = *before;
+fn escaped(backslash: u64, before: u64) -> (u64, u64) {
+    let mut escaped = before;
     let mut left = backslash & !escaped;
     let mut after = 0;
     while left != 0 {
@@ -164,15 +264,16 @@ fn escaped(backslash: u64, before: &mut u64) -> u64 {
         // The next byte is used up, a backslash too.
         left &= !(0b11 << bit);
     }
-    *before = after;
-    escaped
+    (escaped, after)
 }
 
 /// Whether the string that starts at `at` (behind its quote) may be a non-finite number written as text.
 #[inline(always)]
 pub(crate) fn starts_like_non_finite(bytes: &[u8], at: usize) -> bool {
     match bytes.get(at) {
-        Some(b'n' | b'N' | b'i' | b'I' | b'+' | b'-' | b' ' | b'\t' | b'\\') => named_non_finite(bytes, at),
+        // `input_args` stands in every record: two bytes more tell it from `inf`.
+        Some(b'n' | b'N' | b'i' | b'I') => is_named(bytes, at),
+        Some(b'+' | b'-' | b' ' | b'\t' | b'\\') => named_non_finite(bytes, at),
         _ => false,
     }
 }
@@ -190,7 +291,13 @@ fn named_non_finite(bytes: &[u8], mut at: usize) -> bool {
     if at >= limit {
         return true; // a long run of white space: let the parser look
     }
-    bytes.get(at..at + 3).is_some_and(|w| w.eq_ignore_ascii_case(b"nan") || w.eq_ignore_ascii_case(b"inf"))
+    is_named(bytes, at)
+}
+
+#[inline(always)]
+fn is_named(bytes: &[u8], at: usize) -> bool {
+    let word = bytes.get(at..).and_then(<[u8]>::first_chunk).map(|w: &[u8; 3]| w.map(|b| b | 0x20));
+    word.is_some_and(|w| w == *b"nan" || w == *b"inf")
 }
 
 /// Whether an `e` at `at` (outside of strings) starts an exponent of three digits that is not negative.
@@ -198,229 +305,4 @@ fn named_non_finite(bytes: &[u8], mut at: usize) -> bool {
 pub(crate) fn large_exponent(bytes: &[u8], at: usize) -> bool {
     let sign = usize::from(bytes.get(at + 1) == Some(&b'+'));
     bytes.get(at + 1 + sign..at + 4 + sign).is_some_and(|d| d.iter().all(u8::is_ascii_digit))
-}
-
-/// Masks without SIMD: eight bytes at a time.
-fn portable(block: &[u8; BLOCK]) -> Masks {
-    /// High bit of each byte that equals `byte`.
-    #[inline(always)]
-    fn equal(word: u64, byte: u8) -> u64 {
-        const LOW: u64 = 0x7f7f_7f7f_7f7f_7f7f;
-        let x = word ^ (u64::from(byte) * 0x0101_0101_0101_0101);
-        !(((x & LOW) + LOW) | x | LOW)
-    }
-    /// One bit for each high bit.
-    #[inline(always)]
-    fn gather(high: u64) -> u64 {
-        (high >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56
-    }
-    let mut m = Masks::default();
-    for (i, chunk) in block.chunks_exact(8).enumerate() {
-        let word = u64::from_le_bytes(chunk.try_into().unwrap_or([0; 8]));
-        let shift = 8 * i as u32;
-        m.quote |= gather(equal(word, b'"')) << shift;
-        m.backslash |= gather(equal(word, b'\\')) << shift;
-        m.open |= gather(equal(word, b'{') | equal(word, b'[')) << shift;
-        m.close |= gather(equal(word, b'}') | equal(word, b']')) << shift;
-        m.capital |= gather(equal(word, b'N') | equal(word, b'I')) << shift;
-        m.exponent |= gather(equal(word, b'e') | equal(word, b'E')) << shift;
-        m.high |= gather(word & 0x8080_8080_8080_8080) << shift;
-    }
-    m
-}
-
-#[cfg(target_arch = "x86_64")]
-#[allow(unsafe_code)]
-mod avx2 {
-    //! Masks by 32-byte compares.
-
-    use std::arch::x86_64::{
-        __m256i, _mm256_cmpeq_epi8, _mm256_loadu_si256, _mm256_movemask_epi8, _mm256_or_si256, _mm256_set1_epi8,
-    };
-
-    use super::{BLOCK, Masks, Skipped, skip_with};
-
-    /// SAFETY: the caller has checked that the processor has AVX2.
-    #[target_feature(enable = "avx2,bmi1,lzcnt,popcnt")]
-    pub(super) unsafe fn skip(bytes: &[u8], at: usize) -> Skipped {
-        // SAFETY: as the caller's.
-        skip_with(bytes, at, |block| unsafe { masks(block) })
-    }
-
-    /// SAFETY: as above.
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    pub(super) unsafe fn masks(block: &[u8; BLOCK]) -> Masks {
-        // SAFETY: both halves lie within the 64 bytes; the loads are unaligned ones.
-        #[allow(clippy::cast_ptr_alignment)]
-        let (low, high) = unsafe {
-            let start = block.as_ptr().cast::<__m256i>();
-            (_mm256_loadu_si256(start), _mm256_loadu_si256(start.add(1)))
-        };
-        let equal = |byte: u8| {
-            let wanted = _mm256_set1_epi8(byte as i8);
-            (_mm256_cmpeq_epi8(low, wanted), _mm256_cmpeq_epi8(high, wanted))
-        };
-        let bits = |(low, high): (__m256i, __m256i)| {
-            u64::from(_mm256_movemask_epi8(low) as u32) | u64::from(_mm256_movemask_epi8(high) as u32) << 32
-        };
-        let either = |a: u8, b: u8| {
-            let ((al, ah), (bl, bh)) = (equal(a), equal(b));
-            bits((_mm256_or_si256(al, bl), _mm256_or_si256(ah, bh)))
-        };
-        // `{` and `[`, `}` and `]`, `e` and `E` differ in bit 5 alone: setting it makes one compare of two.
-        let folded = |byte: u8| {
-            let bit = _mm256_set1_epi8(0x20);
-            let wanted = _mm256_set1_epi8(byte as i8);
-            let (low, high) = (_mm256_or_si256(low, bit), _mm256_or_si256(high, bit));
-            bits((_mm256_cmpeq_epi8(low, wanted), _mm256_cmpeq_epi8(high, wanted)))
-        };
-        Masks {
-            quote: bits(equal(b'"')),
-            backslash: bits(equal(b'\\')),
-            open: folded(b'{'),
-            close: folded(b'}'),
-            capital: either(b'N', b'I'),
-            exponent: folded(b'e'),
-            high: bits((low, high)),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The byte-by-byte definition.
-    fn naive(bytes: &[u8], start: usize) -> Skipped {
-        let (mut depth, mut inside, mut telling) = (0i64, false, false);
-        let ascii = |end: usize| bytes[start..end].is_ascii();
-        let mut at = start;
-        while at < bytes.len() {
-            let byte = bytes[at];
-            if inside {
-                match byte {
-                    b'\\' => at += 1,
-                    b'"' => inside = false,
-                    _ => {}
-                }
-            } else {
-                match byte {
-                    b'"' => {
-                        inside = true;
-                        telling |= starts_like_non_finite(bytes, at + 1);
-                    }
-                    // No JSON, but all engines must agree on it: outside of strings only quotes are escaped.
-                    b'\\' if matches!(bytes.get(at + 1), Some(b'"' | b'\\')) => at += 1,
-                    b'{' | b'[' => depth += 1,
-                    b'}' | b']' => {
-                        depth -= 1;
-                        if depth <= 0 {
-                            return Skipped::End(at + 1, telling, ascii(at + 1));
-                        }
-                    }
-                    b'N' | b'I' => telling = true,
-                    b'e' | b'E' => telling |= large_exponent(bytes, at),
-                    _ => {}
-                }
-            }
-            at += 1;
-        }
-        Skipped::Open
-    }
-
-    /// A small generator: numbers that look random and are the same every time.
-    struct Dice(u64);
-
-    impl Dice {
-        fn roll(&mut self, sides: u64) -> u64 {
-            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (self.0 >> 33) % sides
-        }
-    }
-
-    #[test]
-    fn all_engines_agree_on_masks() {
-        let mut dice = Dice(7);
-        for _ in 0..2000 {
-            let block: [u8; BLOCK] = std::array::from_fn(|_| match dice.roll(3) {
-                0 => b"\"\\{}[]NIeE{;[M"[dice.roll(14) as usize],
-                _ => dice.roll(256) as u8,
-            });
-            let expected = {
-                let of = |set: &[u8]| (0..BLOCK).fold(0u64, |m, i| m | u64::from(set.contains(&block[i])) << i);
-                Masks {
-                    quote: of(b"\""),
-                    backslash: of(b"\\"),
-                    open: of(b"{["),
-                    close: of(b"}]"),
-                    capital: of(b"NI"),
-                    exponent: of(b"eE"),
-                    high: (0..BLOCK).fold(0, |m, i| m | u64::from(!block[i].is_ascii()) << i),
-                }
-            };
-            assert_eq!(portable(&block), expected);
-            #[cfg(target_arch = "x86_64")]
-            if std::arch::is_x86_feature_detected!("avx2") {
-                // SAFETY: just checked.
-                #[allow(unsafe_code)]
-                let masks = unsafe { avx2::masks(&block) };
-                assert_eq!(masks, expected);
-            }
-        }
-    }
-
-    #[test]
-    fn skipping_equals_the_definition() {
-        let pieces: [&str; 22] = [
-            "{",
-            "}",
-            "[",
-            "]",
-            "\"",
-            "\\",
-            "\\\"",
-            "\"Max\": ",
-            "NaN",
-            "Infinity",
-            "1e+38",
-            "1e999",
-            "-0.5",
-            "\"-inf\"",
-            "\" nan\"",
-            "\"input_args\"",
-            ",",
-            "\n   ",
-            "\"\\\\\"",
-            "true",
-            "é",
-            "\"x\"",
-        ];
-        let mut dice = Dice(3);
-        for round in 0..4000 {
-            let mut text = String::from(if round % 2 == 0 { "{" } else { "[" });
-            for _ in 0..dice.roll(60) {
-                text.push_str(pieces[dice.roll(22) as usize]);
-            }
-            for _ in 0..dice.roll(6) {
-                text.push_str("}]");
-            }
-            let prefix = " ".repeat(dice.roll(5) as usize);
-            let whole = format!("{prefix}{text}");
-            let bytes = whole.as_bytes();
-            let expected = naive(bytes, prefix.len());
-            assert_eq!(skip_with(bytes, prefix.len(), portable), expected, "{whole:?}");
-            assert_eq!(skip_container(bytes, prefix.len()), expected, "{whole:?}");
-        }
-    }
-
-    #[test]
-    fn runs_of_backslashes_cross_blocks() {
-        for length in 0..140 {
-            for pad in [0, 1, 62, 63, 64] {
-                let text = format!("[\"{}{}\"]]]]\"]", "x".repeat(pad), "\\".repeat(length));
-                assert_eq!(skip_container(text.as_bytes(), 0), naive(text.as_bytes(), 0), "{length} {pad}");
-            }
-        }
-    }
 }

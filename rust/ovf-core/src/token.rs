@@ -96,6 +96,16 @@ impl<'a> Cursor<'a> {
                 _ => {}
             }
         }
+        self.rest_of_string(start)
+    }
+
+    /// [`Cursor::string`] for texts that are mostly long, like names.
+    pub(crate) fn long_string(&mut self) -> Read<Range<usize>> {
+        self.expect(b'"', "a string")?;
+        self.rest_of_string(self.at)
+    }
+
+    fn rest_of_string(&mut self, start: usize) -> Read<Range<usize>> {
         loop {
             let Some(found) = memchr::memchr2(b'"', b'\\', &self.bytes[self.at..]) else {
                 self.at = self.bytes.len();

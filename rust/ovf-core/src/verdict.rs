@@ -215,7 +215,7 @@ impl Assembler<'_> {
                             self.timelines
                                 .iter()
                                 .enumerate()
-                                .any(|(o, other)| o as u32 != t && other.bad_shapes.contains(shape))
+                                .any(|(o, other)| o as u32 != t && other.bad_shapes.contains(&**shape))
                         });
                         if sent { 3 } else { if_sent(u8::from(!self.hidden_order)) }
                     }
@@ -431,7 +431,7 @@ impl Assembler<'_> {
     fn sender(&self, entry: &Match) -> Option<RankOp> {
         entry.pair?;
         let m = entry.members.first()?;
-        Some(RankOp::new(self.rank(m.timeline), &self.timelines[m.timeline as usize].event_refs[m.event as usize]))
+        Some(RankOp::new(self.rank(m.timeline), &self.timelines[m.timeline as usize].event_ref(m.event)))
     }
 
     fn is_whole(&self, t: u32) -> bool {
@@ -448,7 +448,7 @@ impl Assembler<'_> {
         let op = timeline.events[event as usize].communication.op;
         match timeline.marks.iter().find(|m| m.at.op == op) {
             Some(mark) => (mark.at.clone(), Some(mark.record)),
-            None => (timeline.event_refs[event as usize].clone(), None),
+            None => (timeline.event_ref(event), None),
         }
     }
 
@@ -494,7 +494,8 @@ impl Assembler<'_> {
             findings.push(finding);
             located.push(at);
         }
-        let flood = (!findings.is_empty()).then(|| self.flood(first));
+        let given = self.given_by_mark();
+        let flood = (!findings.is_empty()).then(|| self.flood(first, &given));
         if let (Some(head), Some(flood)) = (findings.first_mut(), &flood) {
             head.reach_ops = head.reach_ops.max(flood.ops);
             head.reach_ranks = head.reach_ranks.max(flood.timelines.len() as u32);
@@ -525,7 +526,7 @@ impl Assembler<'_> {
             step: step.number,
             step_label: step.label.clone(),
             first: findings.first().cloned(),
-            path: if findings.is_empty() { Vec::new() } else { self.path(first) },
+            path: if findings.is_empty() { Vec::new() } else { self.path(first, &given) },
             spread: flood.as_ref().map(|f| self.spread(f)),
             findings,
             findings_omitted: omitted + merged.len().saturating_sub(FINDINGS_LISTED) as u32,

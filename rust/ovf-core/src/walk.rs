@@ -11,6 +11,7 @@
 
 mod exchange;
 mod module;
+mod repeat;
 mod summary;
 
 use std::borrow::Cow;
@@ -19,12 +20,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustc_hash::FxHashMap;
 
+use self::repeat::Repeats;
 use crate::classify::{Evidence, Judgement, OpState, judge};
 use crate::communication::GroupKey;
 use crate::error::Position;
 use crate::graph::{Graph, Node, Role};
 use crate::op::{Argument, Direction, Field, Kinds, Op, OpName, Rank, TensorStat, Value};
-use crate::parse::{Part, parse_op};
+use crate::parse::{Numbers, Parser, Part};
 use crate::provenance;
 use crate::provenance::{Link, Meaning, NodeId, Values};
 use crate::rules::{CommunicationRow, Is, OperatorRules, Rules};
@@ -75,6 +77,8 @@ pub(crate) struct Walk<'a> {
     /// No record has an output.
     inputs_only: bool,
     rank: Rank,
+    parser: Parser,
+    repeats: Repeats,
     operators: FxHashMap<u64, Rc<OperatorRules<'a>>>,
     communications: FxHashMap<u64, Option<&'a CommunicationRow>>,
     values: Values,
@@ -172,6 +176,8 @@ impl<'a> Walk<'a> {
             modules_only,
             inputs_only,
             rank,
+            parser: Parser::new(Numbers::OfNonFinite),
+            repeats: Repeats::default(),
             operators: FxHashMap::default(),
             communications: FxHashMap::default(),
             values: Values::default(),
@@ -238,12 +244,15 @@ impl<'a> Walk<'a> {
             if cancel.load(Ordering::Relaxed) {
                 return;
             }
+            if communicates && !entry.non_finite && self.repeat(i as u32) {
+                continue;
+            }
             let raw = self.name(i as u32);
             let name = OpName::parse(&raw);
             let recorded = matches!(name.direction, Direction::ParametersGrad | Direction::Debug);
             // What a finite communication gave back is not needed: its inputs say who takes part.
             let part = if communicates && !entry.non_finite { Part::Inputs } else { Part::All { recorded } };
-            match parse_op(entry.body(self.bytes), part) {
+            match self.parser.op(entry.body(self.bytes), part) {
                 Ok(op) if communicates => self.communicate(i as u32, &name, &op),
                 Ok(op) => self.compute(i as u32, &name, &op),
                 Err(stop) => self.malformed(i as u32, &raw, stop),
@@ -266,12 +275,12 @@ impl<'a> Walk<'a> {
 
     /// Whether a value has statistics, and if none has, whether a register was read: xor and structure dumps hold
     /// neither. Most dumps show it in their first record.
-    fn what_can_be_judged(&self) -> (bool, bool) {
+    fn what_can_be_judged(&mut self) -> (bool, bool) {
         let mut registers = false;
         for (i, entry) in self.index.entries.iter().enumerate() {
             let direction = OpName::parse(&self.name(i as u32)).direction;
             let recorded = matches!(direction, Direction::ParametersGrad | Direction::Debug);
-            let Ok(op) = parse_op(entry.body(self.bytes), Part::All { recorded }) else {
+            let Ok(op) = self.parser.op(entry.body(self.bytes), Part::All { recorded }) else {
                 continue;
             };
             if op_has_values(&op) {

@@ -1,11 +1,14 @@
 //! How far the first overflow went: the path to where somebody would notice, and everything it leads to.
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 use super::Assembler;
 use crate::order::{Receipt, Source};
 use crate::report::{Hop, PathStep, RankOp, Spread};
-use crate::timeline::{OpRef, Symptom, Trail};
+use crate::timeline::{OpRef, Symptom, Timeline, Trail};
+
+/// For each timeline and mark, the events whose given value goes back to it.
+pub(super) type GivenByMark = Vec<Vec<Vec<u32>>>;
 
 /// How a value came to a rank: giver's timeline and mark, its event, the getter's event.
 type Arrival = (u32, u32, u32, u32);
@@ -24,7 +27,7 @@ pub(super) struct Flood {
 impl Assembler<'_> {
     /// Breadth-first over (rank, root): a root leads to the communications that its value enters, those to the roots
     /// of the ranks that got it. The first place with the strongest symptom ends the path.
-    pub(super) fn path(&self, first: usize) -> Vec<PathStep> {
+    pub(super) fn path(&self, first: usize, given: &GivenByMark) -> Vec<PathStep> {
         let starts = self.starts(first);
         let mut from: FxHashMap<(u32, u32), Option<Arrival>> = FxHashMap::default();
         let mut queue: Vec<(u32, u32)> = Vec::new();
@@ -33,7 +36,6 @@ impl Assembler<'_> {
             queue.push(start);
         }
         let mut best: Option<(Symptom, (u32, u32), usize)> = None;
-        let given = self.given_by_mark();
         let mut at = 0;
         while at < queue.len() {
             let (t, m) = queue[at];
@@ -46,7 +48,7 @@ impl Assembler<'_> {
             if matches!(best, Some((Symptom::Loss, ..))) {
                 break;
             }
-            for &event in given.get(&(t, m)).into_iter().flatten() {
+            for &event in &given[t as usize][m as usize] {
                 for (gt, ge) in self.getters_of(t, event) {
                     let Some(mark) = self.timelines[gt as usize].events[ge as usize].got.as_ref().and_then(|g| g.mark)
                     else {
@@ -108,12 +110,13 @@ impl Assembler<'_> {
     fn walk(&self, path: &mut Vec<PathStep>, t: u32, trail: Option<&Trail>, entered: Option<()>) {
         let Some(trail) = trail else { return };
         let skip = usize::from(entered.is_some());
-        for (k, at) in trail.head.iter().enumerate().skip(skip) {
+        let names = &self.timelines[t as usize].names;
+        for (k, &op) in trail.head().iter().enumerate().skip(skip) {
             let via = if path.is_empty() && k == 0 { "origin" } else { "data" };
-            path.push(self.step(t, at, via, 0));
+            path.push(self.step(t, &names.at(op), via, 0));
         }
-        for (k, at) in trail.tail.iter().enumerate() {
-            path.push(self.step(t, at, "data", if k == 0 { trail.omitted } else { 0 }));
+        for (k, &op) in trail.tail().iter().enumerate() {
+            path.push(self.step(t, &names.at(op), "data", if k == 0 { trail.omitted } else { 0 }));
         }
     }
 
@@ -130,16 +133,17 @@ impl Assembler<'_> {
         }
     }
 
-    fn given_by_mark(&self) -> FxHashMap<(u32, u32), Vec<u32>> {
-        let mut given: FxHashMap<(u32, u32), Vec<u32>> = FxHashMap::default();
-        for (t, timeline) in self.timelines.iter().enumerate() {
+    pub(super) fn given_by_mark(&self) -> GivenByMark {
+        let of = |timeline: &Timeline| {
+            let mut given: Vec<Vec<u32>> = vec![Vec::new(); timeline.marks.len()];
             for (e, event) in timeline.events.iter().enumerate() {
-                if let Some(mark) = event.given.as_ref().and_then(|g| g.mark) {
-                    given.entry((t as u32, mark)).or_default().push(e as u32);
+                if let Some(events) = event.given.as_ref().and_then(|g| given.get_mut(g.mark? as usize)) {
+                    events.push(e as u32);
                 }
             }
-        }
-        given
+            given
+        };
+        self.timelines.iter().map(of).collect()
     }
 
     /// Members of the event's communication that got the overflow from it.
@@ -159,25 +163,31 @@ impl Assembler<'_> {
 
     /// Everything the first overflow leads to: roots in the order they are reached, and the communications that
     /// brought it to ranks that did not have it.
-    pub(super) fn flood(&self, first: usize) -> Flood {
+    pub(super) fn flood(&self, first: usize, given: &GivenByMark) -> Flood {
         let mut roots = self.starts(first);
-        let mut seen: FxHashSet<(u32, u32)> = roots.iter().copied().collect();
+        let mut seen: Vec<Vec<bool>> = self.timelines.iter().map(|t| vec![false; t.marks.len()]).collect();
+        for &(t, m) in &roots {
+            seen[t as usize][m as usize] = true;
+        }
         let mut timelines: Vec<u32> = roots.iter().map(|s| s.0).collect();
+        let mut reached = vec![false; self.timelines.len()];
+        for &t in &timelines {
+            reached[t as usize] = true;
+        }
         let mut hops: Vec<Hop> = Vec::new();
-        let given = self.given_by_mark();
         let mut at = 0;
         while at < roots.len() {
             let (t, m) = roots[at];
             at += 1;
-            for &event in given.get(&(t, m)).into_iter().flatten() {
+            for &event in &given[t as usize][m as usize] {
                 let mut new = Vec::new();
                 for (gt, ge) in self.getters_of(t, event) {
                     let got = self.timelines[gt as usize].events[ge as usize].got.as_ref();
                     let Some(mark) = got.and_then(|g| g.mark) else { continue };
-                    if seen.insert((gt, mark)) {
+                    if !std::mem::replace(&mut seen[gt as usize][mark as usize], true) {
                         roots.push((gt, mark));
                     }
-                    if !timelines.contains(&gt) {
+                    if !std::mem::replace(&mut reached[gt as usize], true) {
                         timelines.push(gt);
                         new.push(self.rank(gt));
                     }

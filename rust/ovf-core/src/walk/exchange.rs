@@ -20,6 +20,7 @@ impl<'a> Walk<'a> {
             None if self.registers && !op_has_values(op) => OpState::Unknown,
             _ => OpState::Clean,
         };
+        let before = self.events.len();
         for exchange in exchanges(op, i, name, row) {
             let got = self.exchange(i, exchange);
             if got != OpState::Clean {
@@ -27,6 +28,31 @@ impl<'a> Walk<'a> {
             }
         }
         self.counts.add(state);
+        let entry = self.index.entries[i as usize];
+        if !entry.non_finite && !self.registers {
+            self.repeats.learn(entry.name(self.bytes), entry.body(self.bytes), &self.events[before..]);
+        }
+    }
+
+    /// Whether the finite communication `i` is like one that was met before; its events are entered then.
+    pub(super) fn repeat(&mut self, i: u32) -> bool {
+        if self.registers {
+            return false;
+        }
+        let entry = self.index.entries[i as usize];
+        let Some(events) = self.repeats.find(entry.name(self.bytes), entry.body(self.bytes)) else {
+            return false;
+        };
+        let at = self.events.len();
+        self.events.extend_from_slice(events);
+        for event in at..self.events.len() {
+            let mut communication = self.events[event].communication.clone();
+            communication.op = i;
+            self.supersede_before(event, &communication);
+            self.events[event].communication = communication;
+        }
+        self.counts.add(OpState::Clean);
+        true
     }
 
     fn exchange(&mut self, i: u32, exchange: Exchange) -> OpState {
@@ -63,11 +89,15 @@ impl<'a> Walk<'a> {
 
     /// A batched call may be followed by records of the calls made inside it.
     fn supersede(&mut self, inner: &Communication) {
+        self.supersede_before(self.events.len(), inner);
+    }
+
+    fn supersede_before(&mut self, event: usize, inner: &Communication) {
         if inner.batched || !matches!(inner.api.as_str(), "isend" | "irecv") {
             return;
         }
         let mut next = inner.op;
-        for event in self.events.iter_mut().rev() {
+        for event in self.events[..event].iter_mut().rev() {
             let outer = &mut event.communication;
             if outer.op + 1 < next || !matches!(outer.api.as_str(), "isend" | "irecv") {
                 return;

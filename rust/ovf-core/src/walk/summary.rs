@@ -7,13 +7,13 @@ use crate::communication::exchanges;
 use crate::error::Position;
 use crate::graph::{Node, Role};
 use crate::op::{Field, OpName, Rank, Value};
-use crate::parse::{Part, parse_op};
+use crate::parse::{Numbers, Parser, Part};
 use crate::provenance;
 use crate::provenance::NodeId;
 use crate::rules::Is;
 use crate::scan::Ending;
 use crate::timeline::{
-    Cause, Completeness, Counts, Mark, Phase, Problem, Symptom, TIMELINE_VERSION, Terminal, Timeline, Trail,
+    Cause, Completeness, Counts, Mark, Names, Phase, Problem, Symptom, TIMELINE_VERSION, Terminal, Timeline, Trail,
 };
 
 impl Walk<'_> {
@@ -94,7 +94,7 @@ impl Walk<'_> {
             first_bad: first_bad.map(|op| self.op_ref(op)),
             last_bad: last_bad.map(|op| self.op_ref(op)),
             groups: self.groups.clone(),
-            event_refs: self.events.iter().map(|e| self.op_ref(e.communication.op)).collect(),
+            names: self.names(&terminals),
             events: std::mem::take(&mut self.events),
             marks,
             marks_omitted: omitted,
@@ -205,8 +205,16 @@ impl Walk<'_> {
 
     pub(super) fn trail(&self, node: NodeId) -> Trail {
         let (head, omitted, tail) = self.graph.trail(node);
-        let refs = |ops: Vec<u32>| ops.into_iter().map(|op| self.op_ref(op)).collect();
-        Trail { head: refs(head), omitted, tail: refs(tail) }
+        Trail::new(head, omitted, &tail)
+    }
+
+    /// The names of the ops that events and trails name by number.
+    fn names(&self, terminals: &[Terminal]) -> Names {
+        let given = self.events.iter().filter_map(|e| e.given.as_ref());
+        let trails = given.map(|side| &side.trail).chain(terminals.iter().map(|t| &t.trail));
+        let mut ops: Vec<u32> = trails.flat_map(|t| [t.head(), t.tail()].concat()).collect();
+        ops.extend(self.events.iter().map(|e| e.communication.op));
+        Names::of(ops, |op| self.name(op))
     }
 
     /// The roots worth keeping, and where each stands in the list.
@@ -259,8 +267,8 @@ impl Walk<'_> {
                 },
                 first_reader: node.first_reader,
                 slot: self.slots.get(&id).cloned(),
-                bad_in: shapes.bad_in,
-                bad_out: shapes.bad_out,
+                bad_in: shapes.bad_in.map(Box::new),
+                bad_out: shapes.bad_out.map(Box::new),
                 record: (entry.body_at() as u64, entry.body(self.bytes).len() as u64),
             });
         }
@@ -293,11 +301,12 @@ impl Walk<'_> {
             return false;
         }
         let gradient = self.classes[before as usize] == Class::Backward;
+        let mut parser = Parser::new(Numbers::All);
         (0..before as usize).rev().any(|i| {
             if gradient && self.classes[i] != Class::Backward {
                 return false;
             }
-            let Ok(op) = parse_op(self.index.entries[i].body(self.bytes), Part::ALL) else { return false };
+            let Ok(op) = parser.op(self.index.entries[i].body(self.bytes), Part::ALL) else { return false };
             op.arguments.iter().any(|a| {
                 a.slot.field == Field::Output
                     && matches!(&a.value, Value::Tensor(t) if t.dtype == shape.0 && t.shape.as_slice() == shape.1 && t.has_statistics())
@@ -355,6 +364,7 @@ impl Walk<'_> {
         let Some(until) = marks.iter().filter(|m| m.cause != Cause::Received).map(|m| m.at.op).max() else {
             return;
         };
+        let mut parser = Parser::new(Numbers::All);
         let mut waiting: FxHashMap<u64, Vec<usize>> = FxHashMap::default();
         let mut at = 0;
         for i in 0..=until {
@@ -363,7 +373,7 @@ impl Walk<'_> {
             if waiting.is_empty() && !starts_here {
                 continue;
             }
-            let Ok(op) = parse_op(entry.body(self.bytes), Part::ALL) else {
+            let Ok(op) = parser.op(entry.body(self.bytes), Part::ALL) else {
                 continue;
             };
             if !waiting.is_empty() {
