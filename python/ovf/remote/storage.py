@@ -218,7 +218,8 @@ class Storage(Files):
 
         def fetch(start: int, end: int) -> bytes:
             # By name: s3fs has another parameter in front.
-            return self._asked(self._system.cat_file, self._base, start=start, end=end)
+            got: bytes = self._asked(self._system.cat_file, self._base, start=start, end=end)
+            return got
 
         return _Ahead(fetch, size or 0)
 
