@@ -35,6 +35,7 @@ def find_first_overflow(
     rules: StrPath | None = None,
     threads: int | None = None,
     allow_incomplete_ranks: bool = False,
+    mmap: bool | None = None,
     progress: Callable[[int, int], None] | None = None,
     engine: Literal["local", "ray"] = "local",
     hosts: Mapping[str, StrPath] | None = None,
@@ -53,6 +54,9 @@ def find_first_overflow(
         rules: A JSON file of operator rules laid over the built-in ones (`ovf rules` prints the shape).
         threads: Threads; all processors by default.
         allow_incomplete_ranks: Whether `Report.exit_code` accepts missing, cut and unreadable ranks.
+        mmap: Whether large files may be mapped. By default they are, unless the environment variable `OVF_NO_MMAP` is
+            set to something but `0`; files on network file systems and files written in the last ten seconds are read
+            in any case, because another process could cut them short under a map.
         progress: Called about ten times a second with (bytes read, bytes in all), from another thread.
         engine: `local`, or `ray`: ranks are summarised by a Ray cluster, the running one (`RAY_ADDRESS`) or a
             local one. The report is the same.
@@ -74,6 +78,7 @@ def find_first_overflow(
             the report.
     """
     wanted = sorted(set(ranks)) if ranks is not None else None
+    may_map = os.environ.get("OVF_NO_MMAP", "0") in {"", "0"} if mmap is None else mmap
     if engine != "local" or hosts is not None or path is None or any(is_elsewhere(p) for p in listed(path)):
         from ovf.remote.analysis import first_overflow  # noqa: PLC0415 - only for these places
 
@@ -84,6 +89,7 @@ def find_first_overflow(
             rules=rules,
             threads=threads,
             allow_incomplete_ranks=allow_incomplete_ranks,
+            mmap=may_map,
             progress=progress,
             engine=engine,
             hosts=hosts,
@@ -96,7 +102,9 @@ def find_first_overflow(
     seen: list[dict[str, Any]] = []
     with Ticker(counters, progress):
         for index in chosen:
-            text, records = _core.analyze(paths, index, ranks=wanted, rules=rules, threads=threads, progress=counters)
+            text, records = _core.analyze(
+                paths, index, ranks=wanted, rules=rules, threads=threads, map=may_map, progress=counters
+            )
             data = json.loads(text)
             seen.append({"step": data["step"], "step_label": data["step_label"], "verdict": data["verdict"]})
             if data["verdict"] == "overflow":

@@ -27,6 +27,7 @@ def first_overflow(
     rules: StrPath | None,
     threads: int | None,
     allow_incomplete_ranks: bool,
+    mmap: bool,
     progress: Callable[[int, int], None] | None,
     engine: str,
     hosts: Mapping[str, StrPath] | None,
@@ -45,7 +46,7 @@ def first_overflow(
         msg = "several paths are read together only where all are local folders; give one URL or archive, or one path to Ray"
         raise ValueError(msg)
     place = paths[0] if paths else None
-    with _source(place, engine, folders, storage_options) as source, Ticker(request.counters, progress):
+    with _source(place, engine, folders, storage_options, mmap=mmap) as source, Ticker(request.counters, progress):
         found = source.steps(request)
         chosen = choose([(s.number, s.label) for s in found], step, [source.path])
         seen: list[dict[str, Any]] = []
@@ -73,7 +74,12 @@ def trace(path: StrPath, rank: int | None, *, step: int | str | None, rules: Str
 
 @contextlib.contextmanager
 def _source(
-    path: str | None, engine: str, hosts: Mapping[str, str] | None, options: Mapping[str, Any] | None
+    path: str | None,
+    engine: str,
+    hosts: Mapping[str, str] | None,
+    options: Mapping[str, Any] | None,
+    *,
+    mmap: bool,
 ) -> Iterator[Source]:
     """The source that was asked for.
 
@@ -100,7 +106,7 @@ def _source(
         if files is None:
             msg = f"{path}: a packed tar is read from front to back by one process: leave the engine out"
             raise ValueError(msg)
-    source = ClusterSource(files, hosts)
+    source = ClusterSource(files, hosts, mmap=mmap)
     try:
         yield source
     finally:

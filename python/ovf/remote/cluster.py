@@ -72,12 +72,13 @@ class _Holder:
 class ClusterSource(Source):
     """Steps that a Ray cluster's nodes read."""
 
-    def __init__(self, files: Files | None, hosts: Mapping[str, str] | None) -> None:
+    def __init__(self, files: Files | None, hosts: Mapping[str, str] | None, *, mmap: bool = True) -> None:
         """Connect to the running cluster (`RAY_ADDRESS`, or the one this machine belongs to), or start a local one.
 
         Args:
             files: What every node sees, or
             hosts: node -> folder on its disk; a node is named by Ray's node name, its id, its address or host name.
+            mmap: Whether nodes may map large local files, where that is safe.
 
         Raises:
             MissingExtraError: Ray is not installed.
@@ -94,6 +95,9 @@ class ClusterSource(Source):
             self._holders = [
                 _Holder(host, _named(host, nodes), LocalFiles(folder, host)) for host, folder in (hosts or {}).items()
             ]
+        for holder in self._holders:
+            if isinstance(holder.files, LocalFiles):
+                holder.files.map = mmap
         self.path = ", ".join(holder.files.text("") for holder in self._holders)
 
     def close(self) -> None:

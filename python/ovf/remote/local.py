@@ -21,6 +21,8 @@ class LocalFiles(Files):
     """A dump root, a step or a rank folder."""
 
     whole = True
+    #: Whether large files may be mapped, where that is safe.
+    map = True
 
     def __init__(self, path: str, host: str | None = None) -> None:
         """Nothing is read; `host` stands before the path in a report."""
@@ -73,5 +75,5 @@ class LocalFiles(Files):
     def summarise(self, rank: Rank, rules: str | None, processors: threading.Semaphore | None = None) -> bytes:  # noqa: ARG002 - one at a time
         """See `Files`; with module chain and code."""
         return _core.summarize(
-            self._at(rank.dump), rank=rank.rank, label=rank.label, path=self.text(rank.dump), rules=rules
+            self._at(rank.dump), rank=rank.rank, label=rank.label, path=self.text(rank.dump), rules=rules, map=self.map
         )

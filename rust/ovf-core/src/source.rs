@@ -1,8 +1,8 @@
-//! Bytes: finds steps and rank folders, maps or reads one file.
+//! Places: finds steps and rank folders.
 //!
-//! In: a path from the user. Out: [`Step`]s with one [`RankSource`] a rank, and the bytes of a file. This is the
-//! only room that touches the file system. It never writes. Steps are found by the same rules ([`layout`]) in a list
-//! of names: what an archive holds, what an object store lists, what lies on the disks of several hosts.
+//! In: a path from the user. Out: [`Step`]s with one [`RankSource`] a rank. This room and [`crate::bytes`] are the only
+//! ones that touch the file system. Neither writes. Steps are found by the same rules ([`layout`]) in a list of names:
+//! what an archive holds, what an object store lists, what lies on the disks of several hosts.
 //!
 //! A file may be packed ([`crate::unpack`]): `dump.json.gz` or `dump.json.zst` stands for a `dump.json` that is not
 //! there, and likewise for the other files.
@@ -14,17 +14,11 @@
 //! a rank folder that is not there.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::io::Read;
-use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::op::Rank;
-use crate::unpack::unpack;
-
-/// Files below this size are read; larger ones are mapped (a map of a small file costs more than it saves).
-const MAP_FROM: u64 = 1 << 20;
+use crate::unpack::PACKED;
 
 /// How the names of written summaries end: `rank3.ovfs`.
 pub(crate) const SUMMARY_SUFFIX: &str = ".ovfs";
@@ -34,8 +28,6 @@ const PHASE_DEPTH: usize = 3;
 
 /// Files that hold a rank's ops, the first that is there.
 const DUMPS: [&str; 2] = ["dump.json", "debug.json"];
-/// How a packed file's name goes on.
-const PACKED: [&str; 2] = [".gz", ".zst"];
 
 /// One rank's folder or lone file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -376,127 +368,6 @@ impl Tree for Names {
     }
 }
 
-/// The bytes of one file, mapped or owned; unpacked where it is packed.
-pub struct Bytes {
-    inner: Inner,
-    path: PathBuf,
-    len: u64,
-    problem: Option<String>,
-}
-
-enum Inner {
-    Mapped(memmap2::Mmap),
-    Owned(Vec<u8>),
-}
-
-impl Inner {
-    fn bytes(&self) -> &[u8] {
-        match self {
-            Self::Mapped(map) => map,
-            Self::Owned(bytes) => bytes,
-        }
-    }
-}
-
-impl Bytes {
-    /// Maps (from 1 MiB, unless `map` is false) or reads `path`. A leading UTF-8 byte order mark is skipped by
-    /// [`Bytes::deref`], so offsets count from behind it.
-    ///
-    /// # Errors
-    /// [`ErrorKind::NotFound`] or [`ErrorKind::Io`].
-    pub fn open(path: &Path, map: bool) -> Result<Self> {
-        let fail = |e: std::io::Error| Error::io(path, &e);
-        // Asked before opening: opening a pipe waits for its writer.
-        let kind = std::fs::metadata(path).map_err(fail)?;
-        if kind.is_dir() {
-            return Err(Error::new(ErrorKind::Io(None), path, "is a folder, expected a file"));
-        }
-        if !kind.is_file() {
-            return Err(Error::new(ErrorKind::Io(None), path, "is no regular file"));
-        }
-        let mut file = File::open(path).map_err(fail)?;
-        let meta = file.metadata().map_err(fail)?;
-        let len = meta.len();
-        if map
-            && meta.is_file()
-            && len >= MAP_FROM
-            && let Some(mapped) = map_file(&file)
-        {
-            return Ok(Self::of(Inner::Mapped(mapped), path, len));
-        }
-        let mut bytes = Vec::new();
-        bytes.try_reserve(len as usize).map_err(|_| Error::new(ErrorKind::Io(None), path, "does not fit in memory"))?;
-        file.read_to_end(&mut bytes).map_err(fail)?;
-        let len = bytes.len() as u64;
-        Ok(Self::of(Inner::Owned(bytes), path, len))
-    }
-
-    /// As [`Bytes::open`], or the packed file that stands for one that is not there.
-    ///
-    /// # Errors
-    /// As there, of the plain file.
-    pub fn open_any(path: &Path, map: bool) -> Result<Self> {
-        let plain = Self::open(path, map);
-        if !matches!(&plain, Err(e) if e.kind == ErrorKind::NotFound) {
-            return plain;
-        }
-        let packed = PACKED.iter().map(|end| {
-            let mut name = path.as_os_str().to_owned();
-            name.push(end);
-            PathBuf::from(name)
-        });
-        packed.filter(|p| p.is_file()).map(|p| Self::open(&p, map)).next().unwrap_or(plain)
-    }
-
-    fn of(inner: Inner, path: &Path, len: u64) -> Self {
-        let (inner, problem) = match unpack(inner.bytes()) {
-            Some(unpacked) => (Inner::Owned(unpacked.bytes), unpacked.problem),
-            None => (inner, None),
-        };
-        Self { inner, path: path.to_path_buf(), len, problem }
-    }
-
-    /// Bytes on disk.
-    #[must_use]
-    pub fn size(&self) -> u64 {
-        self.len
-    }
-
-    /// Why a packed file could not be unpacked to its end.
-    #[must_use]
-    pub fn problem(&self) -> Option<&str> {
-        self.problem.as_deref()
-    }
-
-    /// Whether the file's size is another one than when it was opened: a job is still writing it.
-    #[must_use]
-    pub fn changed(&self) -> bool {
-        std::fs::metadata(&self.path).map_or(true, |m| m.len() != self.len)
-    }
-}
-
-/// Maps a file read-only and advises sequential reading; `None` where the system refuses (the caller then reads).
-fn map_file(file: &File) -> Option<memmap2::Mmap> {
-    // SAFETY: the contract of a map cannot be kept by us alone: another process may truncate the file, and reading
-    // past the new end raises SIGBUS. msProbe replaces a dump by writing it anew in place, so a job that is still
-    // running can do that; `Options::map = false` reads instead, and a changed size is reported after the analysis.
-    // Content changes are harmless: the bytes are only parsed, never trusted to be UTF-8 or stable.
-    #[allow(unsafe_code)]
-    let mapped = unsafe { memmap2::Mmap::map(file) }.ok()?;
-    #[cfg(unix)]
-    let _ = mapped.advise(memmap2::Advice::Sequential);
-    Some(mapped)
-}
-
-impl Deref for Bytes {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        let all = self.inner.bytes();
-        all.strip_prefix(b"\xef\xbb\xbf").unwrap_or(all)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -584,18 +455,10 @@ mod tests {
     }
 
     #[test]
-    fn a_packed_dump_is_read_where_there_is_no_plain_one() {
+    fn a_packed_dump_is_found_where_there_is_no_plain_one() {
         let root = tree(&["step0/rank0/dump.json.gz", "step0/rank1/dump.json", "step0/rank1/dump.json.gz"]);
         let step = &discover(&root).expect("a dump")[0];
         assert!(step.ranks[0].dump.ends_with("dump.json.gz"));
         assert!(step.ranks[1].dump.ends_with("rank1/dump.json"));
-        let stack = root.join("step0/rank0/stack.json");
-        assert!(Bytes::open_any(&stack, true).is_err_and(|e| e.path == stack));
-        std::fs::write(
-            root.join("step0/rank0/stack.json.zst"),
-            zstd::encode_all(&b"\xef\xbb\xbf{}"[..], 1).expect("packs"),
-        )
-        .expect("write");
-        assert_eq!(&*Bytes::open_any(&stack, true).expect("packed"), b"{}");
     }
 }

@@ -9,17 +9,19 @@ use std::borrow::Cow;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::Options;
+use crate::bytes::Bytes;
 use crate::context::contexts;
 use crate::detail::{Asked, Detail, Files, Source, asked, of};
 use crate::encoding::{Body, Head, Packed, decode, encode, is_summary};
 use crate::error::{Error, ErrorKind, Position, Result};
 use crate::op::Rank;
+use crate::progress::{Progress, Watch};
 use crate::report::Unreadable;
 use crate::rules::Rules;
-use crate::source::{Bytes, RankSource, Step};
+use crate::source::{RankSource, Step};
 use crate::timeline::{Completeness, Timeline, build_until};
 use crate::unpack::unpack;
-use crate::{Options, Progress};
 
 /// One rank, reduced.
 #[derive(Debug, Clone)]
@@ -96,14 +98,15 @@ impl Summary {
     /// [`ErrorKind::NotFound`] or [`ErrorKind::Io`] for its file; [`ErrorKind::Format`] for a written summary that
     /// cannot be used ([`Summary::decode`]) or is another rank's.
     pub fn read(source: &RankSource, options: &Options, progress: &Progress) -> Result<Self> {
-        let bytes = Bytes::open(&source.dump, options.map)?;
-        let summary = Self::from_open(source, &bytes, options, progress)?;
-        progress.bytes.fetch_add(bytes.size(), Ordering::Relaxed);
+        let watch = Watch::new(progress);
+        let bytes = Bytes::read(&source.dump, options.map, &watch)?;
+        let summary = Self::from_open(source, &bytes, options, &watch)?;
+        watch.end();
         progress.ranks.fetch_add(1, Ordering::Relaxed);
         Ok(summary)
     }
 
-    fn from_open(source: &RankSource, bytes: &Bytes, options: &Options, progress: &Progress) -> Result<Self> {
+    fn from_open(source: &RankSource, bytes: &Bytes, options: &Options, watch: &Watch) -> Result<Self> {
         if source.is_summary() || is_summary(bytes) {
             let summary = Self::decode(bytes, &source.dump, &options.rules)?;
             return if summary.rank == source.rank {
@@ -122,10 +125,12 @@ impl Summary {
             construct: None,
             stack: None,
         };
-        let mut summary = Self::of(&dump, options, &progress.cancel);
+        let mut summary = Self::of(&dump, options, watch);
         summary.spoiled(bytes.problem());
-        if let Some(timeline) = summary.timeline.as_mut().filter(|_| bytes.changed()) {
-            timeline.notes.push(CHANGED.to_owned());
+        if let Some(timeline) = &mut summary.timeline
+            && let Some(change) = bytes.change()
+        {
+            timeline.notes.push(format!("the file changed while it was read ({change}): {STILL_WRITTEN}"));
         }
         if summary.timeline.is_some() {
             summary.records = Records::Files(source.clone(), options.map);
@@ -134,8 +139,8 @@ impl Summary {
     }
 
     /// Summarises a dump in memory. Its details are not kept: [`summarise_bytes`] does both.
-    fn of(dump: &RankBytes, options: &Options, cancel: &AtomicBool) -> Self {
-        let mut timeline = build_until(dump.dump, dump.rank, dump.label, &options.rules, cancel);
+    fn of(dump: &RankBytes, options: &Options, watch: &Watch) -> Self {
+        let mut timeline = build_until(dump.dump, dump.rank, dump.label, &options.rules, watch);
         let unreadable = timeline.problem.take().map(|problem| {
             let help = match timeline.completeness {
                 Completeness::Cut => "the job was stopped while msProbe wrote the file; the ops after the cut are lost",
@@ -290,7 +295,7 @@ impl Summary {
     }
 }
 
-const CHANGED: &str = "the file changed while it was read: the job is still writing; analyse again when it is done";
+const STILL_WRITTEN: &str = "the job is still writing; analyse again when it is done";
 
 /// What a written summary always holds, whatever the caller's own report needs: it may be asked for later.
 fn written(options: &Options) -> Options {
@@ -309,7 +314,7 @@ pub fn summarise_bytes(dump: &RankBytes, step: &StepName, options: &Options, can
     let stack = dump.stack.map(|b| plain(b).0);
     let files = Files { dump: &content, construct: construct.as_deref(), stack: stack.as_deref() };
     let dump = RankBytes { dump: files.dump, construct: files.construct, stack: files.stack, ..*dump };
-    let mut summary = Summary::of(&dump, options, cancel);
+    let mut summary = Summary::of(&dump, options, &Watch::switch(cancel));
     summary.spoiled(problem.as_deref());
     summary.encode(step, &options.rules, Some(files))
 }
@@ -379,6 +384,7 @@ pub fn summarise_files(
 ) -> Result<Vec<u8>> {
     let options = &written(options);
     let rules = &options.rules;
+    let watch = Watch::new(progress);
     let renamed = |mut summary: Summary| {
         if let Some(shown) = shown {
             shown.clone_into(&mut summary.path);
@@ -388,12 +394,12 @@ pub fn summarise_files(
         }
         summary
     };
-    let bytes = match Bytes::open(&source.dump, options.map) {
+    let bytes = match Bytes::read(&source.dump, options.map, &watch) {
         Ok(bytes) => bytes,
         Err(error) => return renamed(Summary::not_opened(source, &error)).encode(step, rules, None),
     };
-    let summary = Summary::from_open(source, &bytes, options, progress)?;
-    progress.bytes.fetch_add(bytes.size(), Ordering::Relaxed);
+    let summary = Summary::from_open(source, &bytes, options, &watch)?;
+    watch.end();
     progress.ranks.fetch_add(1, Ordering::Relaxed);
     if summary.step.is_some() {
         return Ok(bytes.to_vec());

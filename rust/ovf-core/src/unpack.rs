@@ -24,6 +24,9 @@ pub const LARGEST: u64 = 8 << 30;
 /// Bytes asked of a source at once.
 const CHUNK: usize = 1 << 20;
 
+/// How a packed file's name goes on.
+pub(crate) const PACKED: [&str; 2] = [".gz", ".zst"];
+
 const GZIP: [u8; 3] = [0x1f, 0x8b, 0x08];
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 

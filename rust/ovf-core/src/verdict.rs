@@ -118,6 +118,7 @@ impl Assembler<'_> {
                 own.insert((t, m), i);
             }
         }
+        let mut followed: Vec<Vec<bool>> = self.timelines.iter().map(|t| vec![false; t.marks.len()]).collect();
         for t in 0..self.timelines.len() as u32 {
             for m in 0..self.timelines[t as usize].marks.len() as u32 {
                 let mut chain = Vec::new();
@@ -130,7 +131,8 @@ impl Assembler<'_> {
                         chain.push((at_t, at_m));
                         break Some(c);
                     }
-                    if chain.contains(&(at_t, at_m)) || chain.len() > 100_000 {
+                    // A circle, or a mark whose way back is known to end nowhere.
+                    if std::mem::replace(&mut followed[at_t as usize][at_m as usize], true) {
                         break None;
                     }
                     chain.push((at_t, at_m));

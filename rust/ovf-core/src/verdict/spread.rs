@@ -1,14 +1,20 @@
 //! How far the first overflow went: the path to where somebody would notice, and everything it leads to.
 
-use rustc_hash::FxHashMap;
-
 use super::Assembler;
 use crate::order::{Receipt, Source};
 use crate::report::{Hop, PathStep, RankOp, Spread};
 use crate::timeline::{OpRef, Symptom, Timeline, Trail};
 
-/// For each timeline and mark, the events whose given value goes back to it.
-pub(super) type GivenByMark = Vec<Vec<Vec<u32>>>;
+/// For each timeline, (mark, event) of what was given: the events whose given value goes back to a mark.
+pub(super) struct GivenByMark(Vec<Vec<(u32, u32)>>);
+
+impl GivenByMark {
+    fn events(&self, t: u32, mark: u32) -> impl Iterator<Item = u32> {
+        let list = &self.0[t as usize];
+        let start = list.partition_point(|&(m, _)| m < mark);
+        list[start..].iter().take_while(move |&&(m, _)| m == mark).map(|&(_, event)| event)
+    }
+}
 
 /// How a value came to a rank: giver's timeline and mark, its event, the getter's event.
 type Arrival = (u32, u32, u32, u32);
@@ -29,10 +35,13 @@ impl Assembler<'_> {
     /// of the ranks that got it. The first place with the strongest symptom ends the path.
     pub(super) fn path(&self, first: usize, given: &GivenByMark) -> Vec<PathStep> {
         let starts = self.starts(first);
-        let mut from: FxHashMap<(u32, u32), Option<Arrival>> = FxHashMap::default();
+        // Where each mark was reached from; the outer `None` says that it was not.
+        let mut from: Vec<Vec<Option<Option<Arrival>>>> =
+            self.timelines.iter().map(|t| vec![None; t.marks.len()]).collect();
+        let mut met = vec![false; self.matching.matches.len()];
         let mut queue: Vec<(u32, u32)> = Vec::new();
         for start in starts {
-            from.insert(start, None);
+            from[start.0 as usize][start.1 as usize] = Some(None);
             queue.push(start);
         }
         let mut best: Option<(Symptom, (u32, u32), usize)> = None;
@@ -48,14 +57,15 @@ impl Assembler<'_> {
             if matches!(best, Some((Symptom::Loss, ..))) {
                 break;
             }
-            for &event in &given[t as usize][m as usize] {
-                for (gt, ge) in self.getters_of(t, event) {
+            for event in given.events(t, m) {
+                for (gt, ge) in self.getters_of(t, event, &mut met) {
                     let Some(mark) = self.timelines[gt as usize].events[ge as usize].got.as_ref().and_then(|g| g.mark)
                     else {
                         continue;
                     };
-                    if let std::collections::hash_map::Entry::Vacant(slot) = from.entry((gt, mark)) {
-                        slot.insert(Some((t, m, event, ge)));
+                    let slot = &mut from[gt as usize][mark as usize];
+                    if slot.is_none() {
+                        *slot = Some(Some((t, m, event, ge)));
                         queue.push((gt, mark));
                     }
                 }
@@ -66,9 +76,9 @@ impl Assembler<'_> {
         };
         let mut hops = Vec::new();
         let mut place = end;
-        while let Some(Some((t, m, event, got))) = from.get(&place) {
-            hops.push((*t, *event, place.0, *got));
-            place = (*t, *m);
+        while let Some(Some((t, m, event, got))) = from[place.0 as usize][place.1 as usize] {
+            hops.push((t, event, place.0, got));
+            place = (t, m);
         }
         hops.reverse();
         let mut path = Vec::new();
@@ -135,22 +145,24 @@ impl Assembler<'_> {
 
     pub(super) fn given_by_mark(&self) -> GivenByMark {
         let of = |timeline: &Timeline| {
-            let mut given: Vec<Vec<u32>> = vec![Vec::new(); timeline.marks.len()];
-            for (e, event) in timeline.events.iter().enumerate() {
-                if let Some(events) = event.given.as_ref().and_then(|g| given.get_mut(g.mark? as usize)) {
-                    events.push(e as u32);
-                }
-            }
-            given
+            let given = timeline.events.iter().enumerate();
+            let given = given.filter_map(|(e, event)| Some((event.given.as_ref()?.mark?, e as u32)));
+            let mut list: Vec<(u32, u32)> = given.collect();
+            list.sort_unstable();
+            list
         };
-        self.timelines.iter().map(of).collect()
+        GivenByMark(self.timelines.iter().map(of).collect())
     }
 
-    /// Members of the event's communication that got the overflow from it.
-    fn getters_of(&self, t: u32, event: u32) -> Vec<(u32, u32)> {
+    /// Members of the event's communication that got the overflow from it. Only the first giver of a communication
+    /// is answered: the others lead to the same members.
+    fn getters_of(&self, t: u32, event: u32, met: &mut [bool]) -> Vec<(u32, u32)> {
         let Some(id) = self.matching.of_event[t as usize][event as usize] else {
             return Vec::new();
         };
+        if std::mem::replace(&mut met[id as usize], true) {
+            return Vec::new();
+        }
         self.matching.matches[id as usize]
             .members
             .iter()
@@ -174,14 +186,15 @@ impl Assembler<'_> {
         for &t in &timelines {
             reached[t as usize] = true;
         }
+        let mut met = vec![false; self.matching.matches.len()];
         let mut hops: Vec<Hop> = Vec::new();
         let mut at = 0;
         while at < roots.len() {
             let (t, m) = roots[at];
             at += 1;
-            for &event in &given[t as usize][m as usize] {
+            for event in given.events(t, m) {
                 let mut new = Vec::new();
-                for (gt, ge) in self.getters_of(t, event) {
+                for (gt, ge) in self.getters_of(t, event, &mut met) {
                     let got = self.timelines[gt as usize].events[ge as usize].got.as_ref();
                     let Some(mark) = got.and_then(|g| g.mark) else { continue };
                     if !std::mem::replace(&mut seen[gt as usize][mark as usize], true) {
