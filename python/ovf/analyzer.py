@@ -9,15 +9,14 @@ import threading
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from ovf import _core
 from ovf.report import Origin, Report
 from ovf.step import StepSummary, last_good
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import Literal
+    from collections.abc import Callable, Iterable, Mapping
 
     Extra = Literal["near", "levels", "strip"]
     StrPath = str | os.PathLike[str]
@@ -33,7 +32,7 @@ _PROGRESS_SECONDS = 0.1
 
 
 def find_first_overflow(
-    path: StrPaths,
+    path: StrPaths | None,
     *,
     step: int | str | None = None,
     ranks: Iterable[int] | None = None,
@@ -44,13 +43,18 @@ def find_first_overflow(
     chart: bool = False,
     progress: Callable[[int, int], None] | None = None,
     also: Iterable[Extra] = (),
+    engine: Literal["local", "ray"] = "local",
+    hosts: Mapping[str, StrPath] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Report:
     """Name the first overflow of a dump.
 
     Args:
         path: A dump root (steps are analysed in order until one has an overflow), a step directory with one folder a
             rank, a rank folder, or one `dump.json`; summaries of ranks (`ovf summarize`) may stand in place of rank
-            folders. Or several such paths that hold one dump together, such as the disks of several hosts.
+            folders. Any of them plain or packed (`dump.json.gz`, `.zst`), in an archive (`.tar`, `.tar.gz`, `.tar.zst`,
+            `.zip`), or behind a URL that fsspec knows (`s3://bucket/dump/step0`). Or several local folders that hold one
+            dump together, such as the disks of several hosts. `None` with `hosts`.
         step: Only this step: its number, or its folder below the root (`"actor_train/step0"`).
         ranks: Only these global ranks; all by default.
         rules: A JSON file of operator rules laid over the built-in ones (`ovf rules` prints the shape).
@@ -65,6 +69,11 @@ def find_first_overflow(
         also: What else the report shall hold: `near` (near misses: finite values close to the end of their dtype),
             `levels` (critical, high, medium, as msProbe's graph view has them), `strip` (each rank's execution drawn
             small). `near` and `levels` parse every op.
+        engine: `local`, or `ray`: ranks are summarised by a Ray cluster, the running one (`RAY_ADDRESS`) or a
+            local one. The report is the same.
+        hosts: With `ray`: node -> dump root or step directory on that node's own disk, in place of `path`. A node is
+            named by Ray's node name, node id, address or host name.
+        storage_options: Options of the URL's fsspec file system.
 
     Returns:
         The report of the first step with an overflow; without one, of the last step. `Report.steps` names all that
@@ -74,33 +83,48 @@ def find_first_overflow(
         FileNotFoundError: The path does not exist.
         ovf.DumpFormatError: The path holds no dump in any known layout.
         ovf.RulesError: The rules file is not valid.
-        ValueError: The step or a rank that was asked for is not there.
-        OSError: The operating system refused. Single unreadable ranks are no error but part of the report.
+        ValueError: The step or a rank that was asked for is not there; a scheme is not known, or the package that it or
+            the engine needs is not installed; no such node.
+        OSError: The operating system, a store or a cluster refused. Single unreadable ranks are no error but part of
+            the report.
     """
+    wanted = sorted(set(ranks)) if ranks is not None else None
+    may_map = _may_map(mmap)
+    if engine != "local" or hosts is not None or path is None or any(is_elsewhere(p) for p in listed(path)):
+        from ovf.remote.analysis import first_overflow  # noqa: PLC0415 - only for these places
+
+        return first_overflow(
+            path,
+            step=step,
+            ranks=wanted,
+            rules=rules,
+            threads=threads,
+            allow_incomplete_ranks=allow_incomplete_ranks,
+            mmap=may_map,
+            chart=chart,
+            progress=progress,
+            also=tuple(sorted(set(also))),
+            engine=engine,
+            hosts=hosts,
+            storage_options=storage_options,
+        )
     paths = listed(path)
     found = _core.discover(paths)
     chosen = choose([row[:2] for row in found], step, paths)
-    wanted = sorted(set(ranks)) if ranks is not None else None
-    may_map = _may_map(mmap)
-    wants = sorted(set(also)) + (["trend"] if len(chosen) > 1 else [])
+    wants = [*sorted(set(also)), *(["trend"] if len(chosen) > 1 else [])]
     counters = _core.Progress()
     seen: list[dict[str, Any]] = []
     how: dict[str, Any] = {"ranks": wanted, "rules": rules, "threads": threads, "map": may_map, "wants": wants}
     index = chosen[0]
-    with _Ticker(counters, progress):
+    with Ticker(counters, progress):
         for index in chosen:
             text, records, atlas = _core.analyze(paths, index, **how, chart=chart, progress=counters)
             data = json.loads(text)
             seen.append(seen_of(data))
             if data["verdict"] == "overflow":
                 break
-    if data["verdict"] == "no_evidence" and any(s["verdict"] == "clean" for s in seen):
-        data["verdict"], data["incomplete"] = "clean", True
-    data["steps"] = seen
-    data["steps_omitted"] = len(chosen) - len(seen)
-    data["last_good"] = last_good(seen)
     return Report(
-        data,
+        settled(data, seen, len(chosen)),
         records,
         origin=Origin(paths, index, wanted, rules, threads, may_map),
         source=[Path(p) for p in paths],
@@ -158,12 +182,12 @@ def steps(
     Raises:
         FileNotFoundError, ovf.DumpFormatError, ovf.RulesError, ValueError, OSError: As for `find_first_overflow`.
     """
-    paths = listed(path)
+    paths = _here(path)
     chosen = choose([row[:2] for row in _core.discover(paths)], step, paths)
     wanted = sorted(set(ranks)) if ranks is not None else None
     how: dict[str, Any] = {"ranks": wanted, "rules": rules, "threads": threads, "map": _may_map(mmap)}
     counters = _core.Progress()
-    with _Ticker(counters, progress):
+    with Ticker(counters, progress):
         text = _core.overview(paths, chosen, **how, progress=counters)
     return [StepSummary.from_json(data) for data in json.loads(text)]
 
@@ -195,7 +219,7 @@ def op_table(
         FileNotFoundError, ovf.DumpFormatError, ovf.RulesError, ValueError, OSError: As for `find_first_overflow`;
             what concerns the files themselves, when the table is read.
     """
-    paths = listed(path)
+    paths = _here(path)
     chosen = choose([row[:2] for row in _core.discover(paths)], step, paths)
     wanted = sorted(set(ranks)) if ranks is not None else None
     return _core.op_table(paths, chosen, ranks=wanted, rules=rules, threads=threads, map=_may_map(mmap))
@@ -261,18 +285,14 @@ def trace_rank(
         ValueError: No such rank or step.
         FileNotFoundError, ovf.DumpFormatError, ValueError, OSError: As for `find_first_overflow`.
     """
-    found = _core.discover(path)
-    index = choose([row[:2] for row in found], step, [path])[0]
-    there = found[index][3]
-    if rank is None:
-        if len(there) != 1:
-            msg = f"{path}: has ranks {there}; say which one (rank=, --rank)"
-            raise ValueError(msg)
-        rank = there[0]
-    if rank not in there:
-        msg = f"{path}: no rank {rank}; it has {there}"
-        raise ValueError(msg)
-    text, outputs = _core.trace(path, index, rank, rules=rules)
+    if is_elsewhere(path):
+        from ovf.remote.analysis import trace  # noqa: PLC0415 - only for these places
+
+        text, outputs = trace(path, rank, step=step, rules=rules)
+    else:
+        found = _core.discover(path)
+        index = choose([row[:2] for row in found], step, [path])[0]
+        text, outputs = _core.trace(path, index, one_rank(found[index][3], rank, path), rules=rules)
     data = json.loads(text)
     anomalies = [_anomaly(a, o) for a, o in zip(data["anomalies"], outputs, strict=True)]
     warnings = []
@@ -327,6 +347,20 @@ def listed(path: StrPaths) -> list[StrPath]:
     return list(path)
 
 
+def _here(path: StrPaths) -> list[StrPath]:
+    """The paths, if all are local files and folders.
+
+    Raises:
+        ValueError: One is a URL or an archive.
+    """
+    paths = listed(path)
+    for one in paths:
+        if is_elsewhere(one):
+            msg = f"{os.fspath(one)}: only local files and folders can be read here; copy or unpack the dump first"
+            raise ValueError(msg)
+    return paths
+
+
 def choose(found: Sequence[tuple[int | None, str]], step: int | str | None, paths: Sequence[StrPath]) -> list[int]:
     """Indices of the steps (number, label) that were asked for.
 
@@ -344,16 +378,62 @@ def choose(found: Sequence[tuple[int | None, str]], step: int | str | None, path
     return chosen
 
 
-class _Ticker:
+def one_rank(there: Sequence[int], rank: int | None, path: StrPath) -> int:
+    """The rank that was asked for, or the only one.
+
+    Raises:
+        ValueError: It is not there; there are several.
+    """
+    if rank is None:
+        if len(there) != 1:
+            msg = f"{path}: has ranks {list(there)}; say which one (rank=, --rank)"
+            raise ValueError(msg)
+        return there[0]
+    if rank not in there:
+        msg = f"{path}: no rank {rank}; it has {list(there)}"
+        raise ValueError(msg)
+    return rank
+
+
+def settled(data: dict[str, Any], seen: list[dict[str, Any]], asked: int) -> dict[str, Any]:
+    """The report of the last step that was looked at, with all that were; `asked` is the number that should be."""
+    if data["verdict"] == "no_evidence" and any(s["verdict"] == "clean" for s in seen):
+        data["verdict"], data["incomplete"] = "clean", True
+    data["steps"] = seen
+    data["steps_omitted"] = asked - len(seen)
+    data["last_good"] = last_good(seen)
+    return data
+
+
+#: How the names of archives end.
+_ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.zst", ".tzst", ".zip")
+
+
+def is_elsewhere(path: StrPath) -> bool:
+    """Whether a path is a URL or an archive."""
+    text = os.fspath(path)
+    return "://" in text or "::" in text or (text.lower().endswith(_ARCHIVES) and os.path.isfile(text))  # noqa: PTH113 - no Path for a URL
+
+
+class _Counting(Protocol):
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def total(self) -> int: ...
+
+
+class Ticker:
     """Calls the progress function from a thread of its own while the analysis runs."""
 
-    def __init__(self, counters: _core.Progress, call: Callable[[int, int], None] | None) -> None:
+    def __init__(self, counters: _Counting, call: Callable[[int, int], None] | None) -> None:
+        """Nothing runs yet; without `call` nothing ever does."""
         self._counters = counters
         self._call = call
         self._done = threading.Event()
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> None:
+        """Start."""
         if self._call is not None:
             self._thread = threading.Thread(target=self._run, name="ovf-progress", daemon=True)
             self._thread.start()
@@ -367,6 +447,7 @@ class _Ticker:
             self._call(self._counters.bytes, self._counters.total)
 
     def __exit__(self, *_: object) -> None:
+        """Call once more, with the last numbers."""
         self._done.set()
         if self._thread is not None:
             self._thread.join()

@@ -5,14 +5,16 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import ovf
 from ovf.cli.framework import click
 from ovf.cli.options import (
     exit_zero_option,
     input_option,
+    local_folders,
     output_option,
+    parse_hosts,
     parse_ranks,
     paths_argument,
     paths_of,
@@ -57,6 +59,21 @@ if TYPE_CHECKING:
 )
 @exit_zero_option
 @click.option(
+    "--engine",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="ray: a Ray cluster reads the ranks, the running one (RAY_ADDRESS) or a local one.",
+)
+@click.option(
+    "--host",
+    "hosts",
+    metavar="NODE=PATH",
+    multiple=True,
+    callback=parse_hosts,
+    help="With --engine ray, in place of PATH, for each node: its name or address, and the folder on its disk.",
+)
+@click.option(
     "--watch",
     is_flag=True,
     help="The job is still running: look again and again, exit at the first step with an overflow.",
@@ -100,6 +117,8 @@ def check(
     no_mmap: bool,
     allow_incomplete_ranks: bool,
     exit_zero: bool,
+    engine: Literal["local", "ray"],
+    hosts: dict[str, str],
     watch: bool,
     interval: float,
     settle: float,
@@ -109,12 +128,16 @@ def check(
 ) -> None:
     """Name the first overflow of a dump: rank, operator, line of code, why, and how sure.
 
-    PATHS: a dump root (all steps, in order), a step, a rank folder, a dump.json, or summaries in place of dumps; several
-    paths hold one dump together.
+    PATHS: a dump root (all steps, in order), a step, a rank folder, a dump.json, or summaries in place of dumps; plain,
+    packed, in a tar or zip, or behind a URL. Several local paths hold one dump together.
 
     Exit status: 0 clean, 1 overflow, 2 usage, unreadable input, nothing to judge, or incomplete evidence.
     """
-    dump = paths_of(paths, input_path)
+    dump = [] if hosts and not paths and input_path is None else paths_of(paths, input_path)
+    folders = local_folders(dump)
+    if watch and (engine != "local" or hosts or len(folders) < len(dump)):
+        msg = "--watch looks at local folders; leave --engine, URLs and archives out"
+        raise click.UsageError(msg)
     if as_json and form not in {"text", "json"}:
         msg = f"--json and --format {form} ask for two formats; give one"
         raise click.UsageError(msg)
@@ -144,7 +167,7 @@ def check(
     else:
         with progress_bar(quiet=quiet) as progress:
             report = ovf.find_first_overflow(
-                dump,
+                dump or None,
                 step=step,
                 ranks=ranks,
                 rules=rules,
@@ -153,19 +176,21 @@ def check(
                 allow_incomplete_ranks=allow_incomplete_ranks,
                 progress=progress,
                 also=also,
+                engine=engine,
+                hosts=hosts or None,
             )
     seconds = time.perf_counter() - started
     to_folder = output is not None and not output.suffix
     if output is not None and not to_folder and form != "msprobe":
-        _write_file(report, form, output, dump, seconds=seconds, top=top, verbose=verbose)
+        _write_file(report, form, output, folders, seconds=seconds, top=top, verbose=verbose)
     elif not quiet and form != "msprobe" and not (to_folder and form != "text"):
         _print(report, form, seconds=seconds, top=top, verbose=verbose, color=color)
     if form == "msprobe" or (to_folder and form == "text"):
-        _write_msprobe(report, output if to_folder and output else output or Path("output"), dump, quiet=quiet)
+        _write_msprobe(report, output if to_folder and output else output or Path("output"), folders, quiet=quiet)
     elif to_folder and output is not None:
         output.mkdir(parents=True, exist_ok=True)
         target = output / (f"ovf_report.{form}" if form != "trace" else "ovf_trace.json")
-        _write_file(report, form, target, dump, seconds=seconds, top=top, verbose=verbose)
+        _write_file(report, form, target, folders, seconds=seconds, top=top, verbose=verbose)
         complain(f"wrote {target}", quiet=quiet)
     code = report.exit_code
     sys.exit(0 if exit_zero and code == 1 else code)

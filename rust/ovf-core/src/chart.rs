@@ -145,14 +145,24 @@ impl Chart {
         }
     }
 
-    /// Takes in where the ops stand, from the files beside the dump.
+    /// Takes in where the ops stand, from the files beside the dump; what came from a file that is not given stays.
     pub(crate) fn take_sites(&mut self, construct: Option<&[u8]>, stack: Option<&[u8]>, rules: &Rules) {
         if construct.is_none() && stack.is_none() {
             return;
         }
+        let (before, runs) = (std::mem::take(&mut self.sites), std::mem::take(&mut self.stands));
+        let mut before =
+            runs.iter().flat_map(|&(id, count)| std::iter::repeat_n(before.get(id as usize), count as usize));
         let (mut all, mut stands) = (Vec::new(), Vec::new());
         let mut known: FxHashMap<Site, u32> = FxHashMap::default();
-        sites(construct, stack, self.names(), rules, |site| {
+        sites(construct, stack, self.names(), rules, |mut site| {
+            let kept = before.next().flatten().cloned().unwrap_or_default();
+            if construct.is_none() {
+                site.module = kept.module;
+            }
+            if stack.is_none() {
+                (site.place, site.code) = (kept.place, kept.code);
+            }
             let id = *known.entry(site).or_insert_with_key(|site| {
                 all.push(site.clone());
                 all.len() as u32 - 1

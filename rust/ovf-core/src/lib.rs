@@ -60,6 +60,7 @@ mod table;
 mod timeline;
 mod token;
 mod trace;
+mod unpack;
 mod verdict;
 mod walk;
 
@@ -91,13 +92,14 @@ pub use report::{
 pub use report_table::{COMMUNICATIONS, FINDINGS, communications, findings};
 pub use rules::{Level, Rules};
 pub use scan::{Ending, Entry, Index, scan};
-pub use source::{RankSource, Step};
+pub use source::{RankSource, Step, layout};
 pub use steps::{discover, discover_all};
-pub use summary::{RankBytes, StepName, Summary, summarise_bytes, summarise_files};
+pub use summary::{RankBytes, StepName, Summary, summarise_bytes, summarise_files, with_context};
 pub use survey::Wanted;
 pub use table::{Batch, Column, ColumnField, ColumnKind, TextForm, Values};
 pub use timeline::{Cause, Completeness, Counts, Mark, OpRef, Phase, Reading, Symptom, Timeline, Trend, build};
-pub use trace::{Anomaly, Trace, trace};
+pub use trace::{Anomaly, Trace, trace, trace_written};
+pub use unpack::{Foreign, LARGEST, Unpacked, Unpacker, unpack};
 pub use verdict::StepFacts;
 
 /// How to analyse.

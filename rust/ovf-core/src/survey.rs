@@ -27,6 +27,11 @@ pub struct Wanted {
     pub chart: bool,
 }
 
+impl Wanted {
+    /// Everything: for summaries, of which anything may be asked later.
+    pub const ALL: Self = Self { near: true, levels: true, trend: true, strip: true, chart: true };
+}
+
 /// One op, as those who look at every op see it.
 pub(crate) struct Seen<'o, 'a> {
     /// Place in the file.

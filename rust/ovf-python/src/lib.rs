@@ -7,6 +7,7 @@ mod error;
 mod progress;
 mod summary;
 mod table;
+mod unpack;
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -14,6 +15,7 @@ use std::time::Duration;
 
 use ovf_core::{Options, Rank, Rules, Step, Wanted};
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
 
 /// The compiled half of ovf.
 #[pymodule]
@@ -23,17 +25,23 @@ mod _core {
     #[pymodule_export]
     use super::progress::Progress;
     #[pymodule_export]
-    use super::summary::{about, absent, reduce, summarize};
+    use super::summary::{about, absent, reduce, summarize, with_context};
     #[pymodule_export]
     use super::table::{Table, TableText};
     #[pymodule_export]
-    use super::{analyze, discover, effective_rules, op_table, overview, report_table, sources, trace};
+    use super::unpack::Unpacker;
+    #[pymodule_export]
+    use super::{
+        analyze, discover, effective_rules, layout, op_table, overview, report_table, sources, trace, trace_summary,
+    };
 
     use pyo3::prelude::*;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        module.add("DETAILED", ovf_core::DETAILED)?;
+        module.add("LARGEST", ovf_core::LARGEST)?;
         module.add("DEBUG_BUILD", cfg!(debug_assertions))
     }
 }
@@ -97,6 +105,20 @@ fn discover(path: Paths) -> PyResult<Vec<StepRow>> {
         .collect())
 }
 
+/// Number, label, whether it is one rank's, remarks, and the ranks of a step: rank, label, name of the dump.
+type NamedStep = (Option<u64>, String, bool, Vec<String>, Vec<(Rank, String, String)>);
+
+/// Steps in a list of names below `root`.
+#[pyfunction]
+fn layout(root: PathBuf, names: Vec<String>) -> PyResult<Vec<NamedStep>> {
+    let steps = ovf_core::layout(&root, &names).map_err(error::to_python)?;
+    let named = |source: &ovf_core::RankSource| {
+        let below = source.dump.strip_prefix(&root).unwrap_or(&source.dump);
+        (source.rank, source.label.clone(), below.to_string_lossy().into_owned())
+    };
+    Ok(steps.into_iter().map(|s| (s.number, s.label, s.single, s.notes, s.ranks.iter().map(named).collect())).collect())
+}
+
 /// Rank, folder name, dump file or written summary, `construct.json` and `stack.json`.
 type SourceRow = (Rank, String, PathBuf, PathBuf, PathBuf);
 
@@ -123,6 +145,7 @@ fn wanted(names: &[String], chart: bool) -> PyResult<Wanted> {
             "levels" => &mut wanted.levels,
             "trend" => &mut wanted.trend,
             "strip" => &mut wanted.strip,
+            "chart" => &mut wanted.chart,
             _ => return Err(pyo3::exceptions::PyValueError::new_err(format!("nothing called {name:?} can be wanted"))),
         } = true;
     }
@@ -183,9 +206,22 @@ fn trace(
         step.ranks.iter().find(|r| r.rank == rank).ok_or_else(|| {
             pyo3::exceptions::PyKeyError::new_err(format!("no rank {rank} in {}", step.path.display()))
         })?;
-    let traced = interruptible(py, || (), || ovf_core::trace(source, &options))?.map_err(error::to_python)?;
+    let traced = interruptible(py, || (), || ovf_core::trace(source, &options))?;
+    trace_as_json(&traced.map_err(error::to_python)?)
+}
+
+/// Traces a rank from its written summary: as `trace`.
+#[pyfunction]
+#[pyo3(signature = (summary, *, rules=None))]
+fn trace_summary(summary: PyBackedBytes, rules: Option<PathBuf>) -> PyResult<(String, Vec<String>)> {
+    let options = options(None, rules, None, true)?;
+    trace_as_json(&ovf_core::trace_written(&summary, "summary".as_ref(), &options).map_err(error::to_python)?)
+}
+
+/// The trace as JSON, and the outputs of its candidates as JSON text.
+fn trace_as_json(traced: &ovf_core::Trace) -> PyResult<(String, Vec<String>)> {
     let outputs = traced.anomalies.iter().map(|a| a.output.clone()).collect();
-    let text = serde_json::to_string(&traced).map_err(|e| OvfError::new_err(e.to_string()))?;
+    let text = serde_json::to_string(traced).map_err(|e| OvfError::new_err(e.to_string()))?;
     Ok((text, outputs))
 }
 
