@@ -165,6 +165,7 @@ def overview(
     ranks: list[int] | None = None,
     rules: str | os.PathLike[str] | None = None,
     threads: int | None = None,
+    map: bool = True,
     progress: Progress | None = None,
 ) -> str:
     """Summarise the steps at `indices` of `discover(path)`, as JSON."""
@@ -176,6 +177,7 @@ def op_table(
     ranks: list[int] | None = None,
     rules: str | os.PathLike[str] | None = None,
     threads: int | None = None,
+    map: bool = True,
 ) -> Table:
     """The table of all ops of the steps at `indices`."""
 

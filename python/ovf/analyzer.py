@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,6 @@ from ovf.report import Origin, Report
 from ovf.step import StepSummary, last_good
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterable
     from typing import Literal
 
@@ -35,6 +35,7 @@ def find_first_overflow(
     rules: StrPath | None = None,
     threads: int | None = None,
     allow_incomplete_ranks: bool = False,
+    mmap: bool | None = None,
     progress: Callable[[int, int], None] | None = None,
     also: Iterable[Literal["near", "levels", "strip"]] = (),
 ) -> Report:
@@ -48,6 +49,9 @@ def find_first_overflow(
         rules: A JSON file of operator rules laid over the built-in ones (`ovf rules` prints the shape).
         threads: Threads; all processors by default.
         allow_incomplete_ranks: Whether `Report.exit_code` accepts missing, cut and unreadable ranks.
+        mmap: Whether large files may be mapped. By default they are, unless the environment variable `OVF_NO_MMAP` is
+            set to something but `0`; files on network file systems and files written in the last ten seconds are read
+            in any case, because another process could cut them short under a map.
         progress: Called about ten times a second with (bytes read, bytes in all), from another thread.
         also: What else the report shall hold: `near` (near misses: finite values close to the end of their dtype),
             `levels` (critical, high, medium, as msProbe's graph view has them), `strip` (each rank's execution drawn
@@ -68,13 +72,21 @@ def find_first_overflow(
     chosen = _choose(found, step, path)
     wanted = sorted(set(ranks)) if ranks is not None else None
     wants = sorted(set(also)) + (["trend"] if len(chosen) > 1 else [])
+    may_map = _may_map(mmap)
     counters = _core.Progress()
     seen: list[dict[str, Any]] = []
     index = chosen[0]
     with _Ticker(counters, progress):
         for index in chosen:
             text, records = _core.analyze(
-                path, index, ranks=wanted, rules=rules, threads=threads, progress=counters, wants=wants
+                path,
+                index,
+                ranks=wanted,
+                rules=rules,
+                threads=threads,
+                map=may_map,
+                progress=counters,
+                wants=wants,
             )
             data = json.loads(text)
             seen.append(_seen(data))
@@ -85,7 +97,7 @@ def find_first_overflow(
     data["steps"] = seen
     data["steps_omitted"] = len(chosen) - len(seen)
     data["last_good"] = last_good(seen)
-    origin = Origin(path, index, wanted, rules, threads)
+    origin = Origin(path, index, wanted, rules, threads, may_map)
     return Report(data, records, origin=origin, source=Path(path), allow_incomplete_ranks=allow_incomplete_ranks)
 
 
@@ -104,6 +116,7 @@ def steps(
     ranks: Iterable[int] | None = None,
     rules: StrPath | None = None,
     threads: int | None = None,
+    mmap: bool | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[StepSummary]:
     """Summarise every step of a dump root: verdict, first overflow, loss, gradient norm.
@@ -114,6 +127,7 @@ def steps(
         ranks: As there; every step must have them.
         rules: As there.
         threads: As there. As many steps are held in memory as there are threads.
+        mmap: As there.
         progress: As there.
 
     Returns:
@@ -126,7 +140,9 @@ def steps(
     wanted = sorted(set(ranks)) if ranks is not None else None
     counters = _core.Progress()
     with _Ticker(counters, progress):
-        text = _core.overview(path, chosen, ranks=wanted, rules=rules, threads=threads, progress=counters)
+        text = _core.overview(
+            path, chosen, ranks=wanted, rules=rules, threads=threads, map=_may_map(mmap), progress=counters
+        )
     return [StepSummary.from_json(data) for data in json.loads(text)]
 
 
@@ -137,6 +153,7 @@ def op_table(
     ranks: Iterable[int] | None = None,
     rules: StrPath | None = None,
     threads: int | None = None,
+    mmap: bool | None = None,
 ) -> _core.Table:
     """The table of all ops, for any reader of the Arrow PyCapsule interface: `polars.DataFrame(ovf.op_table(path))`.
 
@@ -146,6 +163,7 @@ def op_table(
         ranks: As there.
         rules: As there.
         threads: As there. As many ranks (and one more) are held in memory.
+        mmap: As there.
 
     Returns:
         The table; its columns are described in `docs/tables.md`. Rows are made while it is read, anew each time.
@@ -157,7 +175,7 @@ def op_table(
     """
     chosen = _choose(_core.discover(path), step, path)
     wanted = sorted(set(ranks)) if ranks is not None else None
-    return _core.op_table(path, chosen, ranks=wanted, rules=rules, threads=threads)
+    return _core.op_table(path, chosen, ranks=wanted, rules=rules, threads=threads, map=_may_map(mmap))
 
 
 def cross_rank(path: StrPath, *, step: int | str | None = None, rules: StrPath | None = None) -> dict[str, Any]:
@@ -274,6 +292,11 @@ def _anomaly(data: dict[str, Any], output: str) -> dict[str, Any]:
         "cause": data["cause"],
         "harm": data["harm"],
     }
+
+
+def _may_map(mmap: bool | None) -> bool:  # noqa: FBT001 - the caller's own argument
+    """Whether large files may be mapped, by the argument or the environment."""
+    return os.environ.get("OVF_NO_MMAP", "0") in {"", "0"} if mmap is None else mmap
 
 
 def _choose(found: list[Any], step: int | str | None, path: StrPath) -> list[int]:

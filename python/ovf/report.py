@@ -396,6 +396,7 @@ class Origin:
     ranks: list[int] | None
     rules: str | os.PathLike[str] | None
     threads: int | None
+    may_map: bool
 
 
 class Report:
@@ -495,7 +496,7 @@ class Report:
             msg = "the ops stand in the dump, and this report was not made from one"
             raise ValueError(msg)
         o = self._origin
-        return _core.op_table(o.path, [o.index], ranks=o.ranks, rules=o.rules, threads=o.threads)
+        return _core.op_table(o.path, [o.index], ranks=o.ranks, rules=o.rules, threads=o.threads, map=o.may_map)
 
     @property
     def path(self) -> tuple[PathStep, ...]:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 @click.option("--near", is_flag=True, help="Also near misses: values close to their dtype's end, sudden growth.")
 @click.option("--levels", is_flag=True, help="Also critical, high and medium as msProbe's graph view has them.")
 @click.option("--threads", type=click.IntRange(1), help="Threads; all processors by default.")
+@click.option("--no-mmap", is_flag=True, help="Read large files instead of mapping them (also: OVF_NO_MMAP=1).")
 @click.option(
     "--allow-incomplete-ranks",
     is_flag=True,
@@ -74,6 +75,7 @@ def check(
     near: bool,
     levels: bool,
     threads: int | None,
+    no_mmap: bool,
     allow_incomplete_ranks: bool,
     exit_zero: bool,
     quiet: bool,
@@ -103,6 +105,7 @@ def check(
             ranks=ranks,
             rules=rules,
             threads=threads,
+            mmap=False if no_mmap else None,
             allow_incomplete_ranks=allow_incomplete_ranks,
             progress=progress,
             also=[name for name, wanted in asked.items() if wanted],  # type: ignore[misc]  # its own keys

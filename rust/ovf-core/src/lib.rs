@@ -3,7 +3,7 @@
 //! Data flows one way; each room names only types of the rooms before it:
 //!
 //! ```text
-//! source -> structural, scan, parse -> provenance, classify, graph -> walk, timeline, summary (per rank) -> collective -> order -> verdict -> report
+//! source, bytes -> structural, scan, parse -> provenance, classify, graph -> walk, timeline, summary (per rank) -> collective -> order -> verdict -> report
 //! ```
 //!
 //! ```no_run
@@ -18,6 +18,9 @@
 //!
 //! What "first overflow" means, rule by rule, stands in `docs/semantics.md`.
 
+#[cfg(feature = "bench")]
+pub mod bench;
+mod bytes;
 mod classify;
 mod collective;
 mod communication;
@@ -36,6 +39,7 @@ mod order;
 mod overview;
 mod parse;
 mod pattern;
+mod progress;
 mod provenance;
 mod report;
 mod report_table;
@@ -53,10 +57,11 @@ mod trace;
 mod verdict;
 mod walk;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering as Atomic};
+use std::sync::atomic::Ordering as Atomic;
 
 use rayon::prelude::*;
 
+pub use bytes::Bytes;
 pub use classify::OpState;
 pub use collective::{Match, MatchState, Matching, Member, match_communications};
 pub use communication::{Communication, GroupKey};
@@ -69,6 +74,7 @@ pub use op::{Direction, Kinds, OpName, Rank, TensorStat};
 pub use op_table::{OPS, OpTable};
 pub use order::{Candidate, CandidateSet, Ordering, Receipt, Source, order};
 pub use overview::{FirstSummary, StepSummary, overview};
+pub use progress::Progress;
 pub use report::{
     Certainty, CommunicationReport, Finding, FindingKind, Hint, Hop, LevelCountReport, LevelReport, LevelsReport,
     NearReport, Note, PathStep, RankOp, RankReport, ReadingReport, Report, SCHEMA_VERSION, Spread, TrendReport,
@@ -77,7 +83,7 @@ pub use report::{
 pub use report_table::{COMMUNICATIONS, FINDINGS, communications, findings};
 pub use rules::{Level, Rules};
 pub use scan::{Ending, Entry, Index, scan};
-pub use source::{Bytes, RankSource, Step, discover};
+pub use source::{RankSource, Step, discover};
 pub use summary::{RankBytes, StepName, Summary, summarise_bytes, summarise_files};
 pub use survey::Wanted;
 pub use table::{Batch, Column, ColumnField, ColumnKind, TextForm, Values};
@@ -106,19 +112,6 @@ impl Default for Options {
     }
 }
 
-/// Counters that another thread may read, and a switch it may set.
-#[derive(Debug, Default)]
-pub struct Progress {
-    /// Bytes read so far.
-    pub bytes: AtomicU64,
-    /// Bytes in all, known from the start.
-    pub total: AtomicU64,
-    /// Ranks read so far.
-    pub ranks: AtomicU64,
-    /// Set to stop early: ranks not begun are left out and the result must be thrown away.
-    pub cancel: AtomicBool,
-}
-
 impl Progress {
     fn expect(&self, sources: &[RankSource]) {
         let sizes = sources.iter().filter_map(|s| std::fs::metadata(&s.dump).ok()).map(|m| m.len()).sum();
@@ -129,18 +122,21 @@ impl Progress {
 /// Analyses one step: [`Summary::read`] of every rank, then [`reduce`].
 ///
 /// # Errors
-/// [`ErrorKind::Selection`] when none of the asked ranks is there; [`ErrorKind::Io`] when no thread can be started.
-/// Files that cannot be read are part of the report.
+/// [`ErrorKind::Selection`] when none of the asked ranks is there; [`ErrorKind::Io`] when no thread can be started;
+/// [`ErrorKind::Cancelled`] when `progress` said to stop. Files that cannot be read are part of the report.
 pub fn analyze(step: &Step, options: &Options, progress: &Progress) -> Result<Report> {
     let sources = select(step, options)?;
     let pool = pool(step.ranks.len(), options)?;
     progress.expect(&sources);
-    Ok(pool.install(|| answer(step, &sources, options, progress)))
+    pool.install(|| answer(step, &sources, options, progress))
 }
 
 /// Map and reduce of a step, on the threads it is called on.
-fn answer(step: &Step, sources: &[RankSource], options: &Options, progress: &Progress) -> Report {
+fn answer(step: &Step, sources: &[RankSource], options: &Options, progress: &Progress) -> Result<Report> {
     let summaries: Vec<Summary> = sources.par_iter().filter_map(|s| summarise(s, options, progress)).collect();
+    if progress.is_cancelled() {
+        return Err(Error::new(ErrorKind::Cancelled, &step.path, "the analysis was stopped"));
+    }
     let facts = StepFacts {
         number: step.number,
         label: step.label.clone(),
@@ -148,15 +144,16 @@ fn answer(step: &Step, sources: &[RankSource], options: &Options, progress: &Pro
         unreadable: Vec::new(),
         chosen: step.single || options.ranks.is_some(),
     };
-    conclude(summaries, facts, options)
+    Ok(conclude(summaries, facts, options))
 }
 
 /// The map step for one rank; `None` when the analysis was cancelled.
 fn summarise(source: &RankSource, options: &Options, progress: &Progress) -> Option<Summary> {
-    if progress.cancel.load(Atomic::Relaxed) {
+    if progress.is_cancelled() {
         return None;
     }
-    Some(Summary::read(source, options, progress).unwrap_or_else(|error| Summary::not_opened(source, &error)))
+    let summary = Summary::read(source, options, progress).unwrap_or_else(|error| Summary::not_opened(source, &error));
+    (!progress.is_cancelled()).then_some(summary)
 }
 
 /// The reduce step: the summaries of a step's ranks, in any order, to its report.

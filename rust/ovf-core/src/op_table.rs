@@ -13,14 +13,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
+use crate::bytes::Bytes;
 use crate::classify::OpState;
 use crate::error::Result;
 use crate::level::level;
 use crate::op::{Direction, Kinds, Op, Rank, TensorStat, Value};
+use crate::progress::Watch;
 use crate::report::Unreadable;
 use crate::rules::Rules;
 use crate::scan::scan_until;
-use crate::source::{Bytes, RankSource, Step};
+use crate::source::{RankSource, Step};
 use crate::summary::{Summary, problem_of};
 use crate::survey::Seen;
 use crate::table::{Batch, Cell, ColumnField, ColumnKind, always, perhaps};
@@ -229,16 +231,14 @@ fn rows(
     rules: &Rules,
     cancel: &AtomicBool,
 ) -> (Vec<Batch>, crate::Timeline) {
-    let index = scan_until(bytes, cancel);
+    let watch = Watch::switch(cancel);
+    let index = scan_until(bytes, &watch);
     let mut walk = Walk::new(bytes, &index, rules, source.rank);
-    walk.over_ops(cancel);
+    walk.over_ops(&watch);
     let timeline = walk.finish(source.rank, &source.label);
     let phases: Vec<Phase> = (0..timeline.ops).map(|op| walk.phase(op)).collect();
     let mut batches: Vec<Batch> = Vec::new();
-    walk.each(&mut |seen| {
-        if cancel.load(Ordering::Relaxed) {
-            return;
-        }
+    walk.each(&watch, &mut |seen| {
         if batches.last().is_none_or(|b| b.rows >= ROWS || b.heaviest() >= HEAVY) {
             batches.push(Batch::new(&OPS));
         }

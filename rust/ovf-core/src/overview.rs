@@ -3,8 +3,6 @@
 //! In: the steps of a dump root. Out: one [`StepSummary`] a step, in order. As many steps are held in memory as there
 //! are threads; of each only its summary is kept. The result does not depend on the number of threads.
 
-use std::sync::atomic::Ordering;
-
 use rayon::prelude::*;
 use serde::Serialize;
 
@@ -103,12 +101,11 @@ pub fn overview(steps: &[Step], options: &Options, progress: &Progress) -> Resul
     let together = pool.current_num_threads();
     let mut summaries = Vec::new();
     for window in chosen.chunks(together) {
-        if progress.cancel.load(Ordering::Relaxed) {
-            break;
-        }
-        let summarise =
-            |(step, sources): &(&Step, Vec<RankSource>)| StepSummary::of(&answer(step, sources, &options, progress));
-        summaries.extend(pool.install(|| window.par_iter().map(summarise).collect::<Vec<_>>()));
+        let summarise = |(step, sources): &(&Step, Vec<RankSource>)| {
+            answer(step, sources, &options, progress).map(|report| StepSummary::of(&report))
+        };
+        let of_window: Result<Vec<StepSummary>> = pool.install(|| window.par_iter().map(summarise).collect());
+        summaries.extend(of_window?);
     }
     Ok(summaries)
 }

@@ -8,16 +8,18 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::Options;
+use crate::bytes::Bytes;
 use crate::detail::{Asked, Detail, Files, Source, asked, of};
 use crate::encoding::{Body, Head, Packed, decode, encode};
 use crate::error::{Error, ErrorKind, Position, Result};
 use crate::op::Rank;
+use crate::progress::{Progress, Watch};
 use crate::report::Unreadable;
 use crate::rules::Rules;
-use crate::source::{Bytes, RankSource, Step};
+use crate::source::{RankSource, Step};
 use crate::survey::Wanted;
 use crate::timeline::{Completeness, Timeline, build_until};
-use crate::{Options, Progress};
 
 /// One rank, reduced.
 #[derive(Debug, Clone)]
@@ -89,7 +91,8 @@ impl Summary {
     /// # Errors
     /// [`ErrorKind::NotFound`] or [`ErrorKind::Io`] for its dump file.
     pub fn read(source: &RankSource, options: &Options, progress: &Progress) -> Result<Self> {
-        let bytes = Bytes::open(&source.dump, options.map)?;
+        let watch = Watch::new(progress);
+        let bytes = Bytes::read(&source.dump, options.map, &watch)?;
         let path = source.dump.display().to_string();
         let mut summary = Self::of(
             &RankBytes {
@@ -101,12 +104,14 @@ impl Summary {
                 stack: None,
             },
             options,
-            &progress.cancel,
+            &watch,
         );
-        progress.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        watch.end();
         progress.ranks.fetch_add(1, Ordering::Relaxed);
-        if let Some(timeline) = summary.timeline.as_mut().filter(|_| bytes.changed()) {
-            timeline.notes.push(CHANGED.to_owned());
+        if let Some(timeline) = &mut summary.timeline
+            && let Some(change) = bytes.change()
+        {
+            timeline.notes.push(format!("the file changed while it was read ({change}): {STILL_WRITTEN}"));
         }
         if summary.timeline.is_some() {
             summary.records = Records::Files(source.clone(), options.map);
@@ -115,8 +120,8 @@ impl Summary {
     }
 
     /// Summarises a dump in memory. Its details are not kept: [`summarise_bytes`] does both.
-    fn of(dump: &RankBytes, options: &Options, cancel: &AtomicBool) -> Self {
-        let mut timeline = build_until(dump.dump, dump.rank, dump.label, &options.rules, options.wanted, cancel);
+    fn of(dump: &RankBytes, options: &Options, watch: &Watch) -> Self {
+        let mut timeline = build_until(dump.dump, dump.rank, dump.label, &options.rules, options.wanted, watch);
         let unreadable = problem_of(&mut timeline, dump.path);
         Self {
             rank: dump.rank,
@@ -236,7 +241,7 @@ pub(crate) fn problem_of(timeline: &mut Timeline, path: &str) -> Option<Unreadab
     })
 }
 
-const CHANGED: &str = "the file changed while it was read: the job is still writing; analyse again when it is done";
+const STILL_WRITTEN: &str = "the job is still writing; analyse again when it is done";
 
 /// What a written summary always holds, whatever the caller's own report needs: it may be asked for later.
 fn written(options: &Options) -> Options {
@@ -259,7 +264,7 @@ pub fn summarise_bytes(dump: &RankBytes, step: &StepName, options: &Options, can
         ..*dump
     };
     let files = Files { dump: dump.dump, construct: dump.construct, stack: dump.stack };
-    Summary::of(&dump, options, cancel).encode(step, &options.rules, Some(files))
+    Summary::of(&dump, options, &Watch::switch(cancel)).encode(step, &options.rules, Some(files))
 }
 
 /// Summarises a rank on disk, details included, as the bytes of a summary.

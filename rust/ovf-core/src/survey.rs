@@ -7,6 +7,7 @@ use crate::classify::OpState;
 use crate::level::{LevelCount, Levels, level};
 use crate::near::{NearMiss, Nearness};
 use crate::op::{Op, OpName};
+use crate::progress::Watch;
 use crate::rules::OperatorRules;
 use crate::timeline::OpRef;
 use crate::walk::Walk;
@@ -41,14 +42,19 @@ pub(crate) struct Seen<'o, 'a> {
 }
 
 /// Near misses and levels of a rank that was walked.
-pub(crate) fn survey(walk: &mut Walk, first_bad: Option<u32>, wanted: Wanted) -> (Vec<NearMiss>, Option<Levels>) {
+pub(crate) fn survey(
+    walk: &mut Walk,
+    first_bad: Option<u32>,
+    wanted: Wanted,
+    watch: &Watch,
+) -> (Vec<NearMiss>, Option<Levels>) {
     if !wanted.near && !wanted.levels {
         return (Vec::new(), None);
     }
     let rules = walk.rules();
     let mut nearness = Nearness::new(rules, first_bad);
     let mut levels = LevelCount::new(rules);
-    walk.each(&mut |seen| {
+    walk.each(watch, &mut |seen| {
         let Some(op) = seen.op else { return };
         if wanted.near {
             nearness.look(seen.i, seen.raw, &seen.name, op, seen.operator);

@@ -14,6 +14,7 @@ use crate::error::Position;
 use crate::level::Levels;
 use crate::near::NearMiss;
 use crate::op::{Kinds, Rank};
+use crate::progress::Watch;
 use crate::rules::Rules;
 use crate::scan::scan_until;
 use crate::strip::strip;
@@ -327,26 +328,26 @@ pub(crate) const TIMELINE_VERSION: u32 = 2;
 /// Builds the timeline of one rank. Never fails: what cannot be read is a remark in it.
 #[must_use]
 pub fn build(bytes: &[u8], rank: Rank, label: &str, rules: &Rules) -> Timeline {
-    build_until(bytes, rank, label, rules, Wanted::default(), &AtomicBool::new(false))
+    build_until(bytes, rank, label, rules, Wanted::default(), &Watch::switch(&AtomicBool::new(false)))
 }
 
-/// Builds the timeline of one rank with what is `wanted` beyond the answer; soon after `cancel` is set it stops, and
-/// the result must be thrown away.
+/// Builds the timeline of one rank with what is `wanted` beyond the answer, telling `watch` how far it is; soon after
+/// that is stopped it stops, and the result must be thrown away.
 pub(crate) fn build_until(
     bytes: &[u8],
     rank: Rank,
     label: &str,
     rules: &Rules,
     wanted: Wanted,
-    cancel: &AtomicBool,
+    watch: &Watch,
 ) -> Timeline {
-    let index = scan_until(bytes, cancel);
+    let index = scan_until(bytes, watch);
     let mut walk = Walk::new(bytes, &index, rules, rank);
-    walk.over_ops(cancel);
+    walk.over_ops(watch);
     let trend = wanted.trend.then(|| walk.trend());
     let mut timeline = walk.finish(rank, label);
     let first_bad = timeline.first_bad.as_ref().map(|at| at.op);
-    (timeline.near, timeline.levels) = survey(&mut walk, first_bad, wanted);
+    (timeline.near, timeline.levels) = survey(&mut walk, first_bad, wanted, watch);
     timeline.trend = trend;
     timeline.strip = wanted.strip.then(|| strip(walk.states()));
     timeline

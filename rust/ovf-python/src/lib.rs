@@ -157,7 +157,8 @@ fn trace(
 
 /// Summarises the steps at `indices` of `discover(path)`, as JSON.
 #[pyfunction]
-#[pyo3(signature = (path, indices, *, ranks=None, rules=None, threads=None, progress=None))]
+#[pyo3(signature = (path, indices, *, ranks=None, rules=None, threads=None, map=true, progress=None))]
+#[allow(clippy::too_many_arguments)] // keyword arguments of one Python function
 fn overview(
     py: Python<'_>,
     path: PathBuf,
@@ -165,9 +166,10 @@ fn overview(
     ranks: Option<Vec<Rank>>,
     rules: Option<PathBuf>,
     threads: Option<usize>,
+    map: bool,
     progress: Option<Py<progress::Progress>>,
 ) -> PyResult<String> {
-    let options = options(ranks, rules, threads, true)?;
+    let options = options(ranks, rules, threads, map)?;
     let all = steps(&path)?;
     let chosen: Vec<Step> = indices.iter().filter_map(|&i| all.get(i).cloned()).collect();
     let counters = progress.as_ref().map_or_else(Default::default, |p| p.get().counters());
@@ -178,15 +180,16 @@ fn overview(
 
 /// The table of all ops of the steps at `indices`.
 #[pyfunction]
-#[pyo3(signature = (path, indices, *, ranks=None, rules=None, threads=None))]
+#[pyo3(signature = (path, indices, *, ranks=None, rules=None, threads=None, map=true))]
 fn op_table(
     path: PathBuf,
     indices: Vec<usize>,
     ranks: Option<Vec<Rank>>,
     rules: Option<PathBuf>,
     threads: Option<usize>,
+    map: bool,
 ) -> PyResult<table::Table> {
-    Ok(table::Table::of_ops(path, indices, options(ranks, rules, threads, true)?))
+    Ok(table::Table::of_ops(path, indices, options(ranks, rules, threads, map)?))
 }
 
 /// The table `findings` or `communications` of a report.
