@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         Value,
     )
     from ovf.step import StepSummary
+    from ovf.summaries import summarize
 
 __version__ = "0.1.0"
 
@@ -43,6 +44,7 @@ _HOME = {
     "find_first_overflow": "ovf.analyzer",
     "op_table": "ovf.analyzer",
     "steps": "ovf.analyzer",
+    "summarize": "ovf.summaries",
     "trace_rank": "ovf.analyzer",
     "Communication": "ovf.report",
     "Finding": "ovf.report",
@@ -81,6 +83,7 @@ __all__ = [
     "find_first_overflow",
     "op_table",
     "steps",
+    "summarize",
     "trace_rank",
 ]
 

@@ -1,8 +1,8 @@
 """The compiled half of ovf; use the functions of `ovf` itself."""
 
 import os
-from collections.abc import Iterator
-from typing import final
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias, final
 
 from typing_extensions import Self
 
@@ -47,8 +47,10 @@ class Progress:
     def cancel(self) -> None:
         """Stop the analysis early."""
 
-def discover(path: str | os.PathLike[str]) -> list[tuple[int | None, str, os.PathLike[str], list[int]]]:
-    """Steps below `path`: number, label, folder, ranks.
+_Path: TypeAlias = str | os.PathLike[str]
+
+def discover(path: _Path | Sequence[_Path]) -> list[tuple[int | None, str, os.PathLike[str], list[int]]]:
+    """Steps below `path` (or below all of several paths): number, label, folder, ranks.
 
     Raises:
         FileNotFoundError: The path does not exist.
@@ -56,8 +58,26 @@ def discover(path: str | os.PathLike[str]) -> list[tuple[int | None, str, os.Pat
         OSError: The operating system refused.
     """
 
+def sources(
+    path: _Path | Sequence[_Path],
+) -> list[
+    tuple[
+        int | None,
+        str,
+        bool,
+        list[str],
+        list[tuple[int, str, os.PathLike[str], os.PathLike[str], os.PathLike[str]]],
+    ]
+]:
+    """Steps below `path` with the files of their ranks, in the order of `discover`.
+
+    A step is its number, its label, whether `path` names one rank of it, remarks about its folder, and its ranks; a
+    rank is its number, its folder's name, its `dump.json` or written summary, its `construct.json` and `stack.json`,
+    whether they exist or not.
+    """
+
 def analyze(
-    path: str | os.PathLike[str],
+    path: _Path | Sequence[_Path],
     index: int,
     *,
     ranks: list[int] | None = None,
@@ -119,6 +139,16 @@ def absent(
 ) -> bytes:
     """The summary of a rank whose dump cannot be had; the report names it among the unreadable ones."""
 
+def about(summary: bytes, *, path: str = "summary", rules: _Path | None = None) -> str:
+    """What a summary is about, as JSON.
+
+    `rank`, `label`, `step`, `step_label`, `ops`, `bytes` of the dump, `completeness`, and `unreadable` (`null` or as
+    in a report).
+
+    Raises:
+        DumpFormatError: As for `reduce`; `path` names the summary then.
+    """
+
 def reduce(
     summaries: list[bytes],
     *,
@@ -146,11 +176,12 @@ def reduce(
 
     Raises:
         DumpFormatError: Bytes that are no summary, of another version, damaged, or made under other rules.
-        ValueError: Two summaries of one rank, or an asked rank without one.
+        ValueError: An asked rank without a summary. Two different summaries of one rank are no error: the rank is
+            reported as unreadable.
     """
 
 def trace(
-    path: str | os.PathLike[str],
+    path: _Path | Sequence[_Path],
     index: int,
     rank: int,
     *,
@@ -159,7 +190,7 @@ def trace(
     """Trace one rank: the trace as JSON, and the outputs of its candidates as JSON text."""
 
 def overview(
-    path: str | os.PathLike[str],
+    path: _Path | Sequence[_Path],
     indices: list[int],
     *,
     ranks: list[int] | None = None,
@@ -171,7 +202,7 @@ def overview(
     """Summarise the steps at `indices` of `discover(path)`, as JSON."""
 
 def op_table(
-    path: str | os.PathLike[str],
+    path: _Path | Sequence[_Path],
     indices: list[int],
     *,
     ranks: list[int] | None = None,

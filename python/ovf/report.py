@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ovf._core import Table
 
@@ -391,7 +391,7 @@ class Levels:
 class Origin:
     """Where a report came from: what is needed to read the step again."""
 
-    path: str | os.PathLike[str]
+    paths: list[str | os.PathLike[str]]
     index: int
     ranks: list[int] | None
     rules: str | os.PathLike[str] | None
@@ -411,7 +411,7 @@ class Report:
         records: list[str],
         *,
         origin: Origin | None = None,
-        source: Path | None = None,
+        source: Path | Sequence[Path] | None = None,
         allow_incomplete_ranks: bool = False,
     ) -> None:
         """Wrap the contract's data; `records` are the dump's records of the findings."""
@@ -496,7 +496,7 @@ class Report:
             msg = "the ops stand in the dump, and this report was not made from one"
             raise ValueError(msg)
         o = self._origin
-        return _core.op_table(o.path, [o.index], ranks=o.ranks, rules=o.rules, threads=o.threads, map=o.may_map)
+        return _core.op_table(o.paths, [o.index], ranks=o.ranks, rules=o.rules, threads=o.threads, map=o.may_map)
 
     @property
     def path(self) -> tuple[PathStep, ...]:
@@ -582,13 +582,13 @@ class Report:
         return f"<ovf.Report {self.verdict}: {what}>"
 
 
-def write_new(path: Path, text: str | Iterable[bytes], dump: Path | None) -> None:
+def write_new(path: Path, text: str | Iterable[bytes], dump: Path | Sequence[Path] | None) -> None:
     """Write a file that does not exist yet, never into the dump it was made from.
 
     Args:
         path: The file to make.
         text: Its content, or its pieces; if they fail, no file is left behind.
-        dump: The dump's path; `None` skips that check.
+        dump: The dump's path or paths; `None` skips that check.
 
     Raises:
         FileExistsError: The file exists.
@@ -605,13 +605,22 @@ def write_new(path: Path, text: str | Iterable[bytes], dump: Path | None) -> Non
             raise
 
 
-def check_new(path: Path, dump: Path | None) -> None:
+def check_new(path: Path, dump: Path | Sequence[Path] | None) -> None:
     """See whether a file may be made; the errors of `write_new`."""
-    if dump is not None:
+    refuse_inside(path, [dump] if isinstance(dump, Path) else dump or ())
+    if path.exists():
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+
+
+def refuse_inside(path: Path, dumps: Sequence[Path]) -> None:
+    """See to it that nothing is written where dumps lie.
+
+    Raises:
+        ValueError: `path` lies in one of them.
+    """
+    for dump in dumps:
         root = dump.resolve()
         root = root.parent if root.is_file() else root
         if root in path.resolve().parents:
             msg = f"{path}: lies in the dump directory {root}; ovf never writes there, choose another place"
             raise ValueError(msg)
-    if path.exists():
-        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))

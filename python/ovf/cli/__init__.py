@@ -24,6 +24,7 @@ _COMMANDS = {
     "ranks": "ovf.cli.ranks",
     "rules": "ovf.cli.rules",
     "steps": "ovf.cli.steps",
+    "summarize": "ovf.cli.summarize",
     "trace": "ovf.cli.trace",
 }
 """Command and the module that holds it, under the same name."""

@@ -216,6 +216,11 @@ impl Shared {
 }
 
 fn read_rank(source: &RankSource, step: &Step, options: &Options, cancel: &AtomicBool) -> Read {
+    if source.is_summary() {
+        let path = source.dump.display().to_string();
+        let (message, help) = ("a written summary does not hold every op", "export the table where the dump lies");
+        return (Vec::new(), Summary::absent(source.rank, &source.label, &path, message, help).unreadable);
+    }
     let bytes = match Bytes::open(&source.dump, options.map) {
         Ok(bytes) => bytes,
         Err(error) => return (Vec::new(), Summary::not_opened(source, &error).unreadable),

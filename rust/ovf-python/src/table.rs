@@ -7,7 +7,6 @@
 //! null after a consumer has moved the struct out (which `FFI_ArrowArrayStream` and `FFI_ArrowSchema` check when they
 //! are dropped).
 
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow_array::ffi_stream::FFI_ArrowArrayStream;
@@ -31,7 +30,7 @@ use crate::error::{OvfError, to_python};
 /// Where the rows come from.
 enum Source {
     /// Made while they are read.
-    Ops { path: PathBuf, indices: Vec<usize>, options: Box<Options> },
+    Ops { steps: Vec<Step>, options: Box<Options> },
     /// There already.
     Ready(Batch),
 }
@@ -45,12 +44,8 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    pub(crate) fn of_ops(path: PathBuf, indices: Vec<usize>, options: Options) -> Self {
-        Self {
-            schema: &OPS,
-            source: Source::Ops { path, indices, options: Box::new(options) },
-            unreadable: Arc::default(),
-        }
+    pub(crate) fn of_ops(steps: Vec<Step>, options: Options) -> Self {
+        Self { schema: &OPS, source: Source::Ops { steps, options: Box::new(options) }, unreadable: Arc::default() }
     }
 
     pub(crate) fn of_report(report: &str, name: &str) -> PyResult<Self> {
@@ -68,13 +63,9 @@ impl Table {
     fn batches(&self) -> PyResult<Batches> {
         Ok(match &self.source {
             Source::Ready(batch) => Batches::Ready(Some(batch.clone())),
-            Source::Ops { path, indices, options } => {
+            Source::Ops { steps, options } => {
                 self.unreadable.lock().unwrap_or_else(PoisonError::into_inner).clear();
-                let all = ovf_core::discover(path).map_err(to_python)?;
-                let mut steps: Vec<Step> = Vec::new();
-                for &index in indices.iter().rev() {
-                    steps.push(all.get(index).ok_or_else(|| PyValueError::new_err("no such step"))?.clone());
-                }
+                let steps: Vec<Step> = steps.iter().rev().cloned().collect();
                 let (options, unreadable) = (options.clone(), Arc::clone(&self.unreadable));
                 let mut ops = OpSteps { left: steps, options, current: None, unreadable };
                 ops.advance().map_err(to_python)?; // what was asked for wrongly is said now
