@@ -11,14 +11,15 @@ from ovf.cli.options import (
     input_option,
     output_option,
     parse_ranks,
-    path_argument,
-    path_of,
+    paths_argument,
+    paths_of,
     rules_option,
     step_option,
 )
 from ovf.cli.screen import USAGE, complain
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from ovf._core import Table
@@ -27,7 +28,7 @@ _FORMS = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "par
 
 
 @click.command()
-@path_argument
+@paths_argument
 @input_option
 @output_option("A new file: .csv, .jsonl or .parquet. Without it the table is printed.")
 @click.option(
@@ -44,7 +45,7 @@ _FORMS = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "par
 @click.option("--threads", type=click.IntRange(1), help="Threads; all processors by default.")
 @click.option("--allow-incomplete-ranks", is_flag=True, help="Exit 0 even if some dump could not be read to its end.")
 def export(
-    path: Path | None,
+    paths: tuple[Path, ...],
     input_path: Path | None,
     output: Path | None,
     table: str,
@@ -59,7 +60,7 @@ def export(
 
     Exit status: 0 written, 2 usage or unreadable input (a dump that ends early is written as far as it goes).
     """
-    dump = path_of(path, input_path)
+    dump = paths_of(paths, input_path)
     form = _form(form, output)
     if table == "ops":
         found = ovf.op_table(dump, step=step, ranks=ranks, rules=rules, threads=threads)
@@ -97,7 +98,7 @@ def _form(form: str | None, output: Path | None) -> str:
     return form
 
 
-def _write_parquet(table: Table, output: Path, dump: Path) -> None:
+def _write_parquet(table: Table, output: Path, dump: Sequence[Path]) -> None:
     """Row group by row group with pyarrow; at once with polars where only that is installed."""
     from ovf.report import check_new  # noqa: PLC0415 - the core is not needed for --help
 

@@ -12,8 +12,8 @@ from ovf.cli.options import (
     input_option,
     output_option,
     parse_ranks,
-    path_argument,
-    path_of,
+    paths_argument,
+    paths_of,
     rules_option,
 )
 from ovf.cli.screen import USAGE, console_for, json_out, progress_bar
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@path_argument
+@paths_argument
 @input_option
 @output_option("A folder for ovf_steps.json.")
 @click.option("--ranks", callback=parse_ranks, help="Only these ranks, like 0,3,8-15.")
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @exit_zero_option
 @click.option("--json", "as_json", is_flag=True, help="Print the JSON instead of the table.")
 def steps(
-    path: Path | None,
+    paths: tuple[Path, ...],
     input_path: Path | None,
     output: Path | None,
     ranks: list[int] | None,
@@ -47,7 +47,7 @@ def steps(
 
     Exit status: 0 clean, 1 overflow in some step, 2 usage, unreadable input, nothing to judge or incomplete evidence.
     """
-    dump = path_of(path, input_path)
+    dump = paths_of(paths, input_path)
     with progress_bar(quiet=False) as progress:
         found = ovf.steps(dump, ranks=ranks, rules=rules, threads=threads, progress=progress)
     if as_json or output is not None:
