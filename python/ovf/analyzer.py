@@ -133,7 +133,7 @@ def find_first_overflow(
     )
 
 
-def _may_map(mmap: bool | None) -> bool:
+def _may_map(mmap: bool | None) -> bool:  # noqa: FBT001 - the caller's own argument
     """Whether files may be mapped, by the argument or the environment."""
     return os.environ.get("OVF_NO_MMAP", "0") in {"", "0"} if mmap is None else mmap
 

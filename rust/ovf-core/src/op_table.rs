@@ -222,7 +222,7 @@ fn read_rank(source: &RankSource, step: &Step, options: &Options, cancel: &Atomi
     };
     if source.is_summary() || is_summary(&bytes) {
         let error = Error::new(ErrorKind::Format, &source.dump, "a written summary does not hold every op")
-            .with_help("give the dump it was made from");
+            .with_help("export the table where the dump lies");
         return (Vec::new(), Summary::not_opened(source, &error).unreadable);
     }
     let watch = &Watch::switch(cancel);
