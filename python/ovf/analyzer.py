@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,6 @@ from ovf import _core
 from ovf.report import Report
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterable
 
     StrPath = str | os.PathLike[str]
@@ -35,6 +35,7 @@ def find_first_overflow(
     rules: StrPath | None = None,
     threads: int | None = None,
     allow_incomplete_ranks: bool = False,
+    mmap: bool | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
     """Name the first overflow of a dump.
@@ -48,6 +49,9 @@ def find_first_overflow(
         rules: A JSON file of operator rules laid over the built-in ones (`ovf rules` prints the shape).
         threads: Threads; all processors by default.
         allow_incomplete_ranks: Whether `Report.exit_code` accepts missing, cut and unreadable ranks.
+        mmap: Whether large files may be mapped. By default they are, unless the environment variable `OVF_NO_MMAP` is
+            set to something but `0`; files on network file systems and files written in the last ten seconds are read
+            in any case, because another process could cut them short under a map.
         progress: Called about ten times a second with (bytes read, bytes in all), from another thread.
 
     Returns:
@@ -69,7 +73,9 @@ def find_first_overflow(
     seen: list[dict[str, Any]] = []
     with _Ticker(counters, progress):
         for index in chosen:
-            text, records = _core.analyze(paths, index, ranks=wanted, rules=rules, threads=threads, progress=counters)
+            text, records = _core.analyze(
+                paths, index, ranks=wanted, rules=rules, threads=threads, map=may_map(mmap), progress=counters
+            )
             data = json.loads(text)
             seen.append({"step": data["step"], "step_label": data["step_label"], "verdict": data["verdict"]})
             if data["verdict"] == "overflow":
@@ -204,6 +210,11 @@ def listed(path: StrPaths) -> list[StrPath]:
         msg = "no path was given"
         raise ValueError(msg)
     return list(path)
+
+
+def may_map(mmap: bool | None) -> bool:  # noqa: FBT001 - what was asked, or None
+    """Whether large files are mapped: as asked, else as `OVF_NO_MMAP` says."""
+    return os.environ.get("OVF_NO_MMAP", "0") in {"", "0"} if mmap is None else mmap
 
 
 def choose(found: Sequence[tuple[int | None, str]], step: int | str | None, paths: Sequence[StrPath]) -> list[int]:

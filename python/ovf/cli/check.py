@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 @rules_option
 @click.option("--top", type=click.IntRange(1), default=1, show_default=True, help="Findings to show in full.")
 @click.option("--threads", type=click.IntRange(1), help="Threads; all processors by default.")
+@click.option("--no-mmap", is_flag=True, help="Read large files instead of mapping them (also: OVF_NO_MMAP=1).")
 @click.option(
     "--allow-incomplete-ranks",
     is_flag=True,
@@ -91,6 +92,7 @@ def check(
     rules: Path | None,
     top: int,
     threads: int | None,
+    no_mmap: bool,
     allow_incomplete_ranks: bool,
     exit_zero: bool,
     watch: bool,
@@ -139,6 +141,7 @@ def check(
                 ranks=ranks,
                 rules=rules,
                 threads=threads,
+                mmap=False if no_mmap else None,
                 allow_incomplete_ranks=allow_incomplete_ranks,
                 progress=progress,
             )

@@ -46,6 +46,8 @@ pub enum ErrorKind {
     Selection,
     /// The rules file is not valid.
     Rules,
+    /// The caller said to stop.
+    Cancelled,
 }
 
 /// A failure that concerns one path.

@@ -3,7 +3,7 @@
 //! Data flows one way; each room names only types of the rooms before it:
 //!
 //! ```text
-//! source -> structural, scan, parse -> provenance, classify, graph -> walk, timeline, summary (per rank) -> collective -> order -> verdict -> report
+//! source, bytes -> structural, scan, parse -> provenance, classify, graph -> walk, timeline, summary (per rank) -> collective -> order -> verdict -> report
 //! ```
 //!
 //! ```no_run
@@ -18,6 +18,9 @@
 //!
 //! What "first overflow" means, rule by rule, stands in `docs/semantics.md`.
 
+#[cfg(feature = "bench")]
+pub mod bench;
+mod bytes;
 mod classify;
 mod collective;
 mod communication;
@@ -30,6 +33,7 @@ mod graph;
 mod op;
 mod order;
 mod parse;
+mod progress;
 mod provenance;
 mod reduce;
 mod report;
@@ -45,10 +49,11 @@ mod trace;
 mod verdict;
 mod walk;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering as Atomic};
+use std::sync::atomic::Ordering as Atomic;
 
 use rayon::prelude::*;
 
+pub use bytes::Bytes;
 pub use classify::OpState;
 pub use collective::{Match, MatchState, Matching, Member, match_communications};
 pub use communication::{Communication, GroupKey};
@@ -58,6 +63,7 @@ pub use error::{Error, ErrorKind, Position, Result};
 pub use explain::DETAILED;
 pub use op::{Direction, Kinds, OpName, Rank, TensorStat};
 pub use order::{Candidate, CandidateSet, Ordering, Receipt, Source, order};
+pub use progress::Progress;
 pub use reduce::reduce;
 pub use report::{
     Certainty, CommunicationReport, Finding, FindingKind, Hint, Hop, Note, PathStep, RankOp, RankReport, Report,
@@ -65,7 +71,7 @@ pub use report::{
 };
 pub use rules::Rules;
 pub use scan::{Ending, Entry, Index, scan};
-pub use source::{Bytes, RankSource, Step};
+pub use source::{RankSource, Step};
 pub use steps::{discover, discover_all};
 pub use summary::{RankBytes, StepName, Summary, summarise_bytes, summarise_files};
 pub use timeline::{Cause, Completeness, Counts, Mark, OpRef, Phase, Symptom, Timeline, build};
@@ -91,24 +97,11 @@ impl Default for Options {
     }
 }
 
-/// Counters that another thread may read, and a switch it may set.
-#[derive(Debug, Default)]
-pub struct Progress {
-    /// Bytes read so far.
-    pub bytes: AtomicU64,
-    /// Bytes in all, known from the start.
-    pub total: AtomicU64,
-    /// Ranks read so far.
-    pub ranks: AtomicU64,
-    /// Set to stop early: ranks not begun are left out and the result must be thrown away.
-    pub cancel: AtomicBool,
-}
-
 /// Analyses one step: [`Summary::read`] of every rank, then [`reduce`].
 ///
 /// # Errors
-/// [`ErrorKind::Selection`] when none of the asked ranks is there; [`ErrorKind::Io`] when no thread can be started.
-/// Files that cannot be read are part of the report.
+/// [`ErrorKind::Selection`] when none of the asked ranks is there; [`ErrorKind::Io`] when no thread can be started;
+/// [`ErrorKind::Cancelled`] when `progress` said to stop. Files that cannot be read are part of the report.
 pub fn analyze(step: &Step, options: &Options, progress: &Progress) -> Result<Report> {
     let sources = select(step, options)?;
     let pool = pool(step.ranks.len(), options)?;
@@ -116,6 +109,9 @@ pub fn analyze(step: &Step, options: &Options, progress: &Progress) -> Result<Re
     progress.total.fetch_add(sizes, Atomic::Relaxed);
     pool.install(|| {
         let summaries: Vec<Summary> = sources.par_iter().filter_map(|s| summarise(s, options, progress)).collect();
+        if progress.is_cancelled() {
+            return Err(Error::new(ErrorKind::Cancelled, &step.path, "the analysis was stopped"));
+        }
         let facts = StepFacts {
             number: step.number,
             label: step.label.clone(),
@@ -129,10 +125,11 @@ pub fn analyze(step: &Step, options: &Options, progress: &Progress) -> Result<Re
 
 /// The map step for one rank; `None` when the analysis was cancelled.
 fn summarise(source: &RankSource, options: &Options, progress: &Progress) -> Option<Summary> {
-    if progress.cancel.load(Atomic::Relaxed) {
+    if progress.is_cancelled() {
         return None;
     }
-    Some(Summary::read(source, options, progress).unwrap_or_else(|error| Summary::not_opened(source, &error)))
+    let summary = Summary::read(source, options, progress).unwrap_or_else(|error| Summary::not_opened(source, &error));
+    (!progress.is_cancelled()).then_some(summary)
 }
 
 fn select(step: &Step, options: &Options) -> Result<Vec<RankSource>> {

@@ -256,7 +256,7 @@ impl Rules {
     /// # Errors
     /// [`ErrorKind::NotFound`], [`ErrorKind::Io`] or [`ErrorKind::Rules`] with the place.
     pub fn with_file(path: &Path) -> Result<Self> {
-        let bytes = crate::source::Bytes::open(path, false)?;
+        let bytes = crate::bytes::Bytes::open(path, false)?;
         let user: Table = serde_json::from_slice(&bytes).map_err(|e| {
             let text = e.to_string();
             let text = text.split(" at line ").next().unwrap_or("not a rules table").to_owned();

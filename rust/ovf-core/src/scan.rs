@@ -7,15 +7,16 @@
 //!
 //! Inside an op only strings and brackets are followed ([`crate::structural`]); its grammar is checked when (and if) it is parsed.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use rustc_hash::FxHashMap;
 
+use crate::progress::Watch;
 use crate::structural::{Skipped, large_exponent, skip_container, starts_like_non_finite};
 use crate::token::{Cursor, Read, Stop};
 
-/// Ops between two looks at the cancel switch: well under a millisecond.
-const CANCEL_EVERY: usize = 512;
+/// Ops between two words with the watch: well under a millisecond.
+const WATCH_EVERY: usize = 512;
 
 /// One op's place in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,11 +85,11 @@ pub struct Index {
 /// Indexes a dump.
 #[must_use]
 pub fn scan(bytes: &[u8]) -> Index {
-    scan_until(bytes, &AtomicBool::new(false))
+    scan_until(bytes, &Watch::switch(&AtomicBool::new(false)))
 }
 
-/// Indexes a dump; soon after `cancel` is set it stops with what it has.
-pub(crate) fn scan_until(bytes: &[u8], cancel: &AtomicBool) -> Index {
+/// Indexes a dump, telling `watch` how far it is; soon after that is stopped it stops with what it has.
+pub(crate) fn scan_until(bytes: &[u8], watch: &Watch) -> Index {
     let mut index = Index {
         task: None,
         level: None,
@@ -100,17 +101,17 @@ pub(crate) fn scan_until(bytes: &[u8], cancel: &AtomicBool) -> Index {
         ending: Ending::Complete,
     };
     let mut cursor = Cursor::new(bytes, 0);
-    if let Err(stop) = read_header(&mut cursor, &mut index, cancel) {
+    if let Err(stop) = read_header(&mut cursor, &mut index, watch) {
         index.ending = match stop {
             Stop::End => Ending::Cut(bytes.len()),
             Stop::Unexpected { at, expected } => Ending::Damaged(at, expected),
         };
     }
-    last_of_each_name(bytes, &mut index);
+    last_of_each_name(bytes, &mut index, watch);
     index
 }
 
-fn read_header(cursor: &mut Cursor, index: &mut Index, cancel: &AtomicBool) -> Read<()> {
+fn read_header(cursor: &mut Cursor, index: &mut Index, watch: &Watch) -> Read<()> {
     cursor.expect(b'{', "a JSON object")?;
     if cursor.eat(b'}')? {
         return Ok(());
@@ -121,7 +122,7 @@ fn read_header(cursor: &mut Cursor, index: &mut Index, cancel: &AtomicBool) -> R
         match &cursor.bytes[key] {
             b"data" if cursor.peek()? == b'{' => {
                 index.has_data = true;
-                read_data(cursor, index, cancel)?;
+                read_data(cursor, index, watch)?;
             }
             b"task" => index.task = read_text(cursor)?,
             b"level" => index.level = read_text(cursor)?,
@@ -143,11 +144,12 @@ fn read_text(cursor: &mut Cursor) -> Read<Option<String>> {
     Ok(Some(String::from_utf8_lossy(&cursor.bytes[range]).into_owned()))
 }
 
-fn read_data(cursor: &mut Cursor, index: &mut Index, cancel: &AtomicBool) -> Read<()> {
+fn read_data(cursor: &mut Cursor, index: &mut Index, watch: &Watch) -> Read<()> {
     cursor.expect(b'{', "an object")?;
     if cursor.eat(b'}')? {
         return Ok(());
     }
+    let mut told = cursor.at;
     loop {
         let name = cursor.long_string()?;
         cursor.expect(b':', "':' after an op's name")?;
@@ -165,8 +167,12 @@ fn read_data(cursor: &mut Cursor, index: &mut Index, cancel: &AtomicBool) -> Rea
         if !cursor.eat(b',')? {
             return cursor.expect(b'}', "',' or '}' after an op");
         }
-        if index.entries.len().is_multiple_of(CANCEL_EVERY) && cancel.load(Ordering::Relaxed) {
-            return Err(Stop::End);
+        if index.entries.len().is_multiple_of(WATCH_EVERY) {
+            watch.advance((cursor.at - told) as u64);
+            told = cursor.at;
+            if watch.stopped() {
+                return Err(Stop::End);
+            }
         }
     }
 }
@@ -201,12 +207,15 @@ fn skip_record(cursor: &mut Cursor, ascii: &mut bool) -> Read<bool> {
 }
 
 /// Python's `json` keeps, of two entries with one name, the first's place and the last's value.
-fn last_of_each_name(bytes: &[u8], index: &mut Index) {
+fn last_of_each_name(bytes: &[u8], index: &mut Index, watch: &Watch) {
     let mut seen: FxHashMap<&[u8], usize> = FxHashMap::default();
     seen.reserve(index.entries.len());
     let mut kept: Vec<Entry> = Vec::new();
     let mut rewriting = false;
     for (position, entry) in index.entries.iter().enumerate() {
+        if position.is_multiple_of(WATCH_EVERY) && watch.stopped() {
+            return;
+        }
         let place = if rewriting { kept.len() } else { position };
         if let Some(&first) = seen.get(entry.name(bytes)) {
             if !rewriting {

@@ -1,7 +1,7 @@
-//! Bytes: finds steps and rank folders, maps or reads one file.
+//! Places: finds steps and rank folders.
 //!
-//! In: a path from the user. Out: [`Step`]s with one [`RankSource`] a rank, and the bytes of a file. This is the
-//! only room that touches the file system. It never writes.
+//! In: a path from the user. Out: [`Step`]s with one [`RankSource`] a rank. This room and [`crate::bytes`] are the only
+//! ones that touch the file system. Neither writes.
 //!
 //! Layouts (`docs/dump-format.md`, directories):
 //! a *dump root* holds `step<N>` folders, itself or below phase folders (`actor_train/step0`, `graph/step0`); a
@@ -9,16 +9,10 @@
 //! started; a *rank folder* holds `dump.json` (or `debug.json`). In a step a written summary, `rank<R>.ovfs`, stands for
 //! a rank folder that is not there.
 
-use std::fs::File;
-use std::io::Read;
-use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::op::Rank;
-
-/// Files below this size are read; larger ones are mapped (a map of a small file costs more than it saves).
-const MAP_FROM: u64 = 1 << 20;
 
 /// How the names of written summaries end: `rank3.ovfs`.
 pub(crate) const SUMMARY_SUFFIX: &str = ".ovfs";
@@ -279,82 +273,6 @@ fn list(folder: &Path) -> Result<Vec<String>> {
         read.filter_map(std::result::Result::ok).map(|e| e.file_name().to_string_lossy().into_owned()).collect();
     names.sort();
     Ok(names)
-}
-
-/// The bytes of one file, mapped or owned.
-pub struct Bytes {
-    inner: Inner,
-    path: PathBuf,
-    len: u64,
-}
-
-enum Inner {
-    Mapped(memmap2::Mmap),
-    Owned(Vec<u8>),
-}
-
-impl Bytes {
-    /// Maps (from 1 MiB, unless `map` is false) or reads `path`. A leading UTF-8 byte order mark is skipped by
-    /// [`Bytes::deref`], so offsets count from behind it.
-    ///
-    /// # Errors
-    /// [`ErrorKind::NotFound`] or [`ErrorKind::Io`].
-    pub fn open(path: &Path, map: bool) -> Result<Self> {
-        let fail = |e: std::io::Error| Error::io(path, &e);
-        // Asked before opening: opening a pipe waits for its writer.
-        let kind = std::fs::metadata(path).map_err(fail)?;
-        if kind.is_dir() {
-            return Err(Error::new(ErrorKind::Io(None), path, "is a folder, expected a file"));
-        }
-        if !kind.is_file() {
-            return Err(Error::new(ErrorKind::Io(None), path, "is no regular file"));
-        }
-        let mut file = File::open(path).map_err(fail)?;
-        let meta = file.metadata().map_err(fail)?;
-        let len = meta.len();
-        if map
-            && meta.is_file()
-            && len >= MAP_FROM
-            && let Some(mapped) = map_file(&file)
-        {
-            return Ok(Self { inner: Inner::Mapped(mapped), path: path.to_path_buf(), len });
-        }
-        let mut bytes = Vec::new();
-        bytes.try_reserve(len as usize).map_err(|_| Error::new(ErrorKind::Io(None), path, "does not fit in memory"))?;
-        file.read_to_end(&mut bytes).map_err(fail)?;
-        Ok(Self { len: bytes.len() as u64, inner: Inner::Owned(bytes), path: path.to_path_buf() })
-    }
-
-    /// Whether the file's size is another one than when it was opened: a job is still writing it.
-    #[must_use]
-    pub fn changed(&self) -> bool {
-        std::fs::metadata(&self.path).map_or(true, |m| m.len() != self.len)
-    }
-}
-
-/// Maps a file read-only and advises sequential reading; `None` where the system refuses (the caller then reads).
-fn map_file(file: &File) -> Option<memmap2::Mmap> {
-    // SAFETY: the contract of a map cannot be kept by us alone: another process may truncate the file, and reading
-    // past the new end raises SIGBUS. msProbe replaces a dump by writing it anew in place, so a job that is still
-    // running can do that; `Options::map = false` reads instead, and a changed size is reported after the analysis.
-    // Content changes are harmless: the bytes are only parsed, never trusted to be UTF-8 or stable.
-    #[allow(unsafe_code)]
-    let mapped = unsafe { memmap2::Mmap::map(file) }.ok()?;
-    #[cfg(unix)]
-    let _ = mapped.advise(memmap2::Advice::Sequential);
-    Some(mapped)
-}
-
-impl Deref for Bytes {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        let all: &[u8] = match &self.inner {
-            Inner::Mapped(map) => map,
-            Inner::Owned(bytes) => bytes,
-        };
-        all.strip_prefix(b"\xef\xbb\xbf").unwrap_or(all)
-    }
 }
 
 #[cfg(test)]

@@ -5,10 +5,11 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::bytes::Bytes;
 use crate::encoding::decode_head;
 use crate::error::Result;
 use crate::op::Rank;
-use crate::source::{Bytes, RankSource, Step, discover_one, step_number};
+use crate::source::{RankSource, Step, discover_one, step_number};
 
 /// All steps that `path` holds, in order of (phase, number). `path` is a dump root, a step, a rank folder, one dump
 /// file, or one of these with written summaries in place of rank folders.

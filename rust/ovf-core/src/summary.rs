@@ -8,15 +8,17 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::Options;
+use crate::bytes::Bytes;
 use crate::detail::{Asked, Detail, Files, Source, asked, of};
 use crate::encoding::{Body, Head, Packed, decode, encode, is_summary};
 use crate::error::{Error, ErrorKind, Position, Result};
 use crate::op::Rank;
+use crate::progress::{Progress, Watch};
 use crate::report::Unreadable;
 use crate::rules::Rules;
-use crate::source::{Bytes, RankSource, Step};
+use crate::source::{RankSource, Step};
 use crate::timeline::{Completeness, Timeline, build_until};
-use crate::{Options, Progress};
 
 /// One rank, reduced.
 #[derive(Debug, Clone)]
@@ -93,14 +95,15 @@ impl Summary {
     /// [`ErrorKind::NotFound`] or [`ErrorKind::Io`] for its file; [`ErrorKind::Format`] for a written summary that
     /// cannot be used ([`Summary::decode`]) or is another rank's.
     pub fn read(source: &RankSource, options: &Options, progress: &Progress) -> Result<Self> {
-        let bytes = Bytes::open(&source.dump, options.map)?;
-        let summary = Self::from_open(source, &bytes, options, progress)?;
-        progress.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        let watch = Watch::new(progress);
+        let bytes = Bytes::read(&source.dump, options.map, &watch)?;
+        let summary = Self::from_open(source, &bytes, options, &watch)?;
+        watch.end();
         progress.ranks.fetch_add(1, Ordering::Relaxed);
         Ok(summary)
     }
 
-    fn from_open(source: &RankSource, bytes: &Bytes, options: &Options, progress: &Progress) -> Result<Self> {
+    fn from_open(source: &RankSource, bytes: &Bytes, options: &Options, watch: &Watch) -> Result<Self> {
         if source.is_summary() || is_summary(bytes) {
             let summary = Self::decode(bytes, &source.dump, &options.rules)?;
             return if summary.rank == source.rank {
@@ -119,9 +122,11 @@ impl Summary {
             construct: None,
             stack: None,
         };
-        let mut summary = Self::of(&dump, options, &progress.cancel);
-        if let Some(timeline) = summary.timeline.as_mut().filter(|_| bytes.changed()) {
-            timeline.notes.push(CHANGED.to_owned());
+        let mut summary = Self::of(&dump, options, watch);
+        if let Some(timeline) = &mut summary.timeline
+            && let Some(change) = bytes.change()
+        {
+            timeline.notes.push(format!("the file changed while it was read ({change}): {STILL_WRITTEN}"));
         }
         if summary.timeline.is_some() {
             summary.records = Records::Files(source.clone(), options.map);
@@ -130,8 +135,8 @@ impl Summary {
     }
 
     /// Summarises a dump in memory. Its details are not kept: [`summarise_bytes`] does both.
-    fn of(dump: &RankBytes, options: &Options, cancel: &AtomicBool) -> Self {
-        let mut timeline = build_until(dump.dump, dump.rank, dump.label, &options.rules, cancel);
+    fn of(dump: &RankBytes, options: &Options, watch: &Watch) -> Self {
+        let mut timeline = build_until(dump.dump, dump.rank, dump.label, &options.rules, watch);
         let unreadable = timeline.problem.take().map(|problem| {
             let help = match timeline.completeness {
                 Completeness::Cut => "the job was stopped while msProbe wrote the file; the ops after the cut are lost",
@@ -263,7 +268,7 @@ impl Summary {
     }
 }
 
-const CHANGED: &str = "the file changed while it was read: the job is still writing; analyse again when it is done";
+const STILL_WRITTEN: &str = "the job is still writing; analyse again when it is done";
 
 /// What a written summary always holds, whatever the caller's own report needs: it may be asked for later.
 fn written(options: &Options) -> Options {
@@ -285,7 +290,7 @@ pub fn summarise_bytes(dump: &RankBytes, step: &StepName, options: &Options, can
         ..*dump
     };
     let files = Files { dump: dump.dump, construct: dump.construct, stack: dump.stack };
-    Summary::of(&dump, options, cancel).encode(step, &options.rules, Some(files))
+    Summary::of(&dump, options, &Watch::switch(cancel)).encode(step, &options.rules, Some(files))
 }
 
 /// Summarises a rank on disk, details included, as the bytes of a summary; a written summary is given as it is.
@@ -300,12 +305,13 @@ pub fn summarise_files(
 ) -> Result<Vec<u8>> {
     let options = &written(options);
     let rules = &options.rules;
-    let bytes = match Bytes::open(&source.dump, options.map) {
+    let watch = Watch::new(progress);
+    let bytes = match Bytes::read(&source.dump, options.map, &watch) {
         Ok(bytes) => bytes,
         Err(error) => return Summary::not_opened(source, &error).encode(step, rules, None),
     };
-    let summary = Summary::from_open(source, &bytes, options, progress)?;
-    progress.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+    let summary = Summary::from_open(source, &bytes, options, &watch)?;
+    watch.end();
     progress.ranks.fetch_add(1, Ordering::Relaxed);
     if summary.step.is_some() {
         return Ok(bytes.to_vec());

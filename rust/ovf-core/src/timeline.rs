@@ -12,6 +12,7 @@ use crate::classify::OpState;
 use crate::communication::{Communication, GroupKey};
 use crate::error::Position;
 use crate::op::{Kinds, Rank};
+use crate::progress::Watch;
 use crate::rules::Rules;
 use crate::scan::scan_until;
 use crate::walk::Walk;
@@ -380,13 +381,14 @@ pub(crate) const TIMELINE_VERSION: u32 = 1;
 /// Builds the timeline of one rank. Never fails: what cannot be read is a remark in it.
 #[must_use]
 pub fn build(bytes: &[u8], rank: Rank, label: &str, rules: &Rules) -> Timeline {
-    build_until(bytes, rank, label, rules, &AtomicBool::new(false))
+    build_until(bytes, rank, label, rules, &Watch::switch(&AtomicBool::new(false)))
 }
 
-/// Builds the timeline of one rank; soon after `cancel` is set it stops, and the result must be thrown away.
-pub(crate) fn build_until(bytes: &[u8], rank: Rank, label: &str, rules: &Rules, cancel: &AtomicBool) -> Timeline {
-    let index = scan_until(bytes, cancel);
+/// Builds the timeline of one rank, telling `watch` how far it is; soon after that is stopped it stops, and the result
+/// must be thrown away.
+pub(crate) fn build_until(bytes: &[u8], rank: Rank, label: &str, rules: &Rules, watch: &Watch) -> Timeline {
+    let index = scan_until(bytes, watch);
     let mut walk = Walk::new(bytes, &index, rules, rank);
-    walk.over_ops(cancel);
+    walk.over_ops(watch);
     walk.finish(rank, label)
 }

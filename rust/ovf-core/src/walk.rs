@@ -16,7 +16,6 @@ mod summary;
 
 use std::borrow::Cow;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustc_hash::FxHashMap;
 
@@ -27,6 +26,7 @@ use crate::error::Position;
 use crate::graph::{Graph, Node, Role};
 use crate::op::{Argument, Direction, Field, Kinds, Op, OpName, Rank, TensorStat, Value};
 use crate::parse::{Numbers, Parser, Part};
+use crate::progress::Watch;
 use crate::provenance;
 use crate::provenance::{Link, Meaning, NodeId, Values};
 use crate::rules::{CommunicationRow, Is, OperatorRules, Rules};
@@ -77,7 +77,6 @@ pub(crate) struct Walk<'a> {
     /// No record has an output.
     inputs_only: bool,
     rank: Rank,
-    parser: Parser,
     repeats: Repeats,
     operators: FxHashMap<u64, Rc<OperatorRules<'a>>>,
     communications: FxHashMap<u64, Option<&'a CommunicationRow>>,
@@ -176,7 +175,6 @@ impl<'a> Walk<'a> {
             modules_only,
             inputs_only,
             rank,
-            parser: Parser::new(Numbers::OfNonFinite),
             repeats: Repeats::default(),
             operators: FxHashMap::default(),
             communications: FxHashMap::default(),
@@ -231,20 +229,18 @@ impl<'a> Walk<'a> {
         OpRef { op, name: self.name(op).into_owned() }
     }
 
-    pub(crate) fn over_ops(&mut self, cancel: &AtomicBool) {
-        let (values, registers) = self.what_can_be_judged();
+    pub(crate) fn over_ops(&mut self, watch: &Watch) {
+        let mut parser = Parser::new(Numbers::OfNonFinite);
+        let (values, registers) = self.what_can_be_judged(&mut parser, watch);
         self.has_statistics = values || registers;
         self.registers = self.index.task.as_deref() == Some("nan_check") || (registers && !values);
         for i in 0..self.index.entries.len() {
             let entry = self.index.entries[i];
             let communicates = self.rules.is_communication_name(entry.name(self.bytes));
-            if !entry.non_finite && !communicates && !self.registers {
-                continue;
-            }
-            if cancel.load(Ordering::Relaxed) {
+            if watch.stopped() {
                 return;
             }
-            if communicates && !entry.non_finite && self.repeat(i as u32) {
+            if !entry.non_finite && !communicates && !self.registers {
                 continue;
             }
             let raw = self.name(i as u32);
@@ -252,9 +248,9 @@ impl<'a> Walk<'a> {
             let recorded = matches!(name.direction, Direction::ParametersGrad | Direction::Debug);
             // What a finite communication gave back is not needed: its inputs say who takes part.
             let part = if communicates && !entry.non_finite { Part::Inputs } else { Part::All { recorded } };
-            match self.parser.op(entry.body(self.bytes), part) {
-                Ok(op) if communicates => self.communicate(i as u32, &name, &op),
-                Ok(op) => self.compute(i as u32, &name, &op),
+            match parser.op(entry.body(self.bytes), part) {
+                Ok((op, template)) if communicates => self.communicate(i as u32, &name, op, template),
+                Ok((op, _)) => self.compute(i as u32, &name, op),
                 Err(stop) => self.malformed(i as u32, &raw, stop),
             }
         }
@@ -275,15 +271,18 @@ impl<'a> Walk<'a> {
 
     /// Whether a value has statistics, and if none has, whether a register was read: xor and structure dumps hold
     /// neither. Most dumps show it in their first record.
-    fn what_can_be_judged(&mut self) -> (bool, bool) {
+    fn what_can_be_judged(&self, parser: &mut Parser<'a>, watch: &Watch) -> (bool, bool) {
         let mut registers = false;
         for (i, entry) in self.index.entries.iter().enumerate() {
+            if watch.stopped() {
+                break;
+            }
             let direction = OpName::parse(&self.name(i as u32)).direction;
             let recorded = matches!(direction, Direction::ParametersGrad | Direction::Debug);
-            let Ok(op) = self.parser.op(entry.body(self.bytes), Part::All { recorded }) else {
+            let Ok((op, _)) = parser.op(entry.body(self.bytes), Part::All { recorded }) else {
                 continue;
             };
-            if op_has_values(&op) {
+            if op_has_values(op) {
                 return (true, registers);
             }
             registers |= op.register.is_some();
