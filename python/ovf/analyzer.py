@@ -89,7 +89,7 @@ def find_first_overflow(
             the report.
     """
     wanted = sorted(set(ranks)) if ranks is not None else None
-    may_map = _may_map(mmap)
+    mapped = may_map(mmap)
     if engine != "local" or hosts is not None or path is None or any(is_elsewhere(p) for p in listed(path)):
         from ovf.remote.analysis import first_overflow  # noqa: PLC0415 - only for these places
 
@@ -100,7 +100,7 @@ def find_first_overflow(
             rules=rules,
             threads=threads,
             allow_incomplete_ranks=allow_incomplete_ranks,
-            mmap=may_map,
+            mmap=mapped,
             chart=chart,
             progress=progress,
             also=tuple(sorted(set(also))),
@@ -114,7 +114,7 @@ def find_first_overflow(
     wants = [*sorted(set(also)), *(["trend"] if len(chosen) > 1 else [])]
     counters = _core.Progress()
     seen: list[dict[str, Any]] = []
-    how: dict[str, Any] = {"ranks": wanted, "rules": rules, "threads": threads, "map": may_map, "wants": wants}
+    how: dict[str, Any] = {"ranks": wanted, "rules": rules, "threads": threads, "map": mapped, "wants": wants}
     index = chosen[0]
     with Ticker(counters, progress):
         for index in chosen:
@@ -126,16 +126,11 @@ def find_first_overflow(
     return Report(
         settled(data, seen, len(chosen)),
         records,
-        origin=Origin(paths, index, wanted, rules, threads, may_map),
+        origin=Origin(paths, index, wanted, rules, threads, mapped),
         source=[Path(p) for p in paths],
         allow_incomplete_ranks=allow_incomplete_ranks,
         atlas=atlas or functools.partial(_atlas, paths, index, how, zlib.crc32(text.encode())),
     )
-
-
-def _may_map(mmap: bool | None) -> bool:  # noqa: FBT001 - the caller's own argument
-    """Whether files may be mapped, by the argument or the environment."""
-    return os.environ.get("OVF_NO_MMAP", "0") in {"", "0"} if mmap is None else mmap
 
 
 def _atlas(paths: list[StrPath], index: int, how: dict[str, Any], checksum: int) -> str:
@@ -185,7 +180,7 @@ def steps(
     paths = _here(path)
     chosen = choose([row[:2] for row in _core.discover(paths)], step, paths)
     wanted = sorted(set(ranks)) if ranks is not None else None
-    how: dict[str, Any] = {"ranks": wanted, "rules": rules, "threads": threads, "map": _may_map(mmap)}
+    how: dict[str, Any] = {"ranks": wanted, "rules": rules, "threads": threads, "map": may_map(mmap)}
     counters = _core.Progress()
     with Ticker(counters, progress):
         text = _core.overview(paths, chosen, **how, progress=counters)
@@ -222,7 +217,7 @@ def op_table(
     paths = _here(path)
     chosen = choose([row[:2] for row in _core.discover(paths)], step, paths)
     wanted = sorted(set(ranks)) if ranks is not None else None
-    return _core.op_table(paths, chosen, ranks=wanted, rules=rules, threads=threads, map=_may_map(mmap))
+    return _core.op_table(paths, chosen, ranks=wanted, rules=rules, threads=threads, map=may_map(mmap))
 
 
 def cross_rank(path: StrPaths, *, step: int | str | None = None, rules: StrPath | None = None) -> dict[str, Any]:
@@ -359,6 +354,11 @@ def _here(path: StrPaths) -> list[StrPath]:
             msg = f"{os.fspath(one)}: only local files and folders can be read here; copy or unpack the dump first"
             raise ValueError(msg)
     return paths
+
+
+def may_map(mmap: bool | None) -> bool:  # noqa: FBT001 - what was asked, or None
+    """Whether large files are mapped: as asked, else as `OVF_NO_MMAP` says."""
+    return os.environ.get("OVF_NO_MMAP", "0") in {"", "0"} if mmap is None else mmap
 
 
 def choose(found: Sequence[tuple[int | None, str]], step: int | str | None, paths: Sequence[StrPath]) -> list[int]:
