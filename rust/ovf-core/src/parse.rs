@@ -4,14 +4,13 @@
 //! [`MAX_DEPTH`] (msProbe itself stops at 400), keyword arguments, parameters and P2P records too. Keys may stand in
 //! any order; a key that means something to us (`Max`, `shape`, ...) but holds a container is a user's dict key.
 
-mod form;
 mod known;
+mod template;
 
 use std::ops::Range;
 
-use self::form::{Forms, Spelling};
-pub(crate) use self::known::is_plainly_finite;
 use self::known::{Key, Known, Raw};
+use self::template::{Templates, TensorNumbers};
 use crate::op::{Argument, Field, Op, Path, Segment, Shape, Slot, Value};
 use crate::structural::{Skipped, skip_container};
 use crate::token::{Cursor, Read, Stop, number};
@@ -37,6 +36,11 @@ pub(crate) enum Part {
 impl Part {
     /// A whole record of a forward or backward call.
     pub(crate) const ALL: Self = Self::All { recorded: false };
+
+    /// The part with all there is.
+    fn whole(self) -> Self {
+        if self == Self::Inputs { Self::ALL } else { self }
+    }
 }
 
 /// Which numbers are converted.
@@ -53,35 +57,53 @@ pub(crate) enum Numbers {
 /// # Errors
 /// A [`Stop`] with an offset relative to `body`.
 pub(crate) fn parse_op(body: &[u8], part: Part) -> Read<Op<'_>> {
-    read(body, part, Numbers::All, None)
+    Ok(read(body, part, Numbers::All)?.op)
 }
 
-fn read<'a>(body: &'a [u8], part: Part, numbers: Numbers, forms: Option<&mut Forms>) -> Read<Op<'a>> {
+fn read<'a>(body: &'a [u8], part: Part, numbers: Numbers) -> Read<Reader<'a>> {
     let op = Op { arguments: Vec::with_capacity(ARGUMENTS), ..Op::default() };
     let cursor = Cursor::new(body, 0);
-    let mut reader = Reader { cursor, op, path: Path::new(), field: Field::Recorded, numbers, forms };
+    let mut reader = Reader { cursor, op, path: Path::new(), field: Field::Recorded, numbers, tensors: Vec::new() };
     reader.record(part)?;
-    Ok(reader.op)
+    Ok(reader)
 }
 
-/// Reads many records, the fast way: the same answers as [`parse_op`], but for the numbers nobody asks for.
+/// Reads many records of one file, the fast way: the same answers as [`parse_op`], but for the numbers nobody asks for.
 #[derive(Debug)]
-pub(crate) struct Parser {
-    forms: Forms,
+pub(crate) struct Parser<'a> {
+    templates: Templates<'a>,
     numbers: Numbers,
+    /// The last op that has no template.
+    single: Op<'a>,
 }
 
-impl Parser {
+/// An op, and which template it has: ops of one template differ only in statistics.
+pub(crate) type Parsed<'p, 'a> = (&'p Op<'a>, Option<u32>);
+
+impl<'a> Parser<'a> {
     pub(crate) fn new(numbers: Numbers) -> Self {
-        Self { forms: Forms::default(), numbers }
+        Self { templates: Templates::default(), numbers, single: Op::default() }
     }
 
     /// Reads the record `body`.
     ///
     /// # Errors
     /// As [`parse_op`].
-    pub(crate) fn op<'a>(&mut self, body: &'a [u8], part: Part) -> Read<Op<'a>> {
-        read(body, part, self.numbers, Some(&mut self.forms))
+    pub(crate) fn op(&mut self, body: &'a [u8], part: Part) -> Read<Parsed<'_, 'a>> {
+        if let Some(id) = self.templates.find(body, part, self.numbers) {
+            return Ok((self.templates.op(id), Some(id)));
+        }
+        if self.templates.learns()
+            && let Some(reader) = read(body, part.whole(), self.numbers).ok().map(|r| r.only(part))
+        {
+            match self.templates.learn(body, part, reader.op, reader.tensors) {
+                Ok(id) => return Ok((self.templates.op(id), Some(id))),
+                Err(op) => self.single = op,
+            }
+        } else {
+            self.single = read(body, part, self.numbers)?.op;
+        }
+        Ok((&self.single, None))
     }
 }
 
@@ -107,43 +129,33 @@ pub(crate) fn field_text<'a>(body: &'a [u8], field: &str) -> Option<&'a [u8]> {
     }
 }
 
-/// Places of the bare words behind `Max`, `Min`, `Mean` and `Norm`, wherever they stand; nothing when a record is
-/// damaged.
-pub(crate) fn statistics(body: &[u8]) -> Option<Vec<Range<usize>>> {
-    let mut found = Vec::new();
-    let mut cursor = Cursor::new(body, 0);
-    while let Ok(byte) = cursor.peek() {
-        match byte {
-            b'"' => {
-                let key = cursor.string().ok()?;
-                let is_statistic = matches!(Key::of(&body[key]), Some(Key::Statistic(_)));
-                if is_statistic && cursor.peek().ok()? == b':' {
-                    cursor.at += 1;
-                    if !matches!(cursor.peek().ok()?, b'"' | b'{' | b'[') {
-                        let word = cursor.word().ok()?;
-                        found.push(cursor.at - word.len()..cursor.at);
-                    }
-                }
-            }
-            b'{' | b'}' | b'[' | b']' | b',' | b':' => cursor.at += 1,
-            _ => {
-                cursor.word().ok()?;
-            }
-        }
-    }
-    Some(found)
-}
-
-struct Reader<'a, 'p> {
+struct Reader<'a> {
     cursor: Cursor<'a>,
     op: Op<'a>,
     path: Path<'a>,
     field: Field,
     numbers: Numbers,
-    forms: Option<&'p mut Forms>,
+    /// Where the numbers of each tensor stand.
+    tensors: Vec<TensorNumbers<'a>>,
 }
 
-impl<'a> Reader<'a, '_> {
+impl<'a> Reader<'a> {
+    /// Without what [`Part::Inputs`] passes over; where its numbers stand is kept.
+    fn only(mut self, part: Part) -> Self {
+        if part == Part::Inputs {
+            let arguments = &self.op.arguments;
+            let is_output = |at: usize| arguments[at].slot.field == Field::Output;
+            for tensor in &mut self.tensors {
+                tensor.argument = tensor
+                    .argument
+                    .filter(|&at| !is_output(at))
+                    .map(|at| at - (0..at).filter(|&i| is_output(i)).count());
+            }
+            self.op.arguments.retain(|a| a.slot.field != Field::Output);
+        }
+        self
+    }
+
     fn text(&self, range: Range<usize>) -> &'a str {
         known::text(&self.cursor.bytes[range])
     }
@@ -283,31 +295,25 @@ impl<'a> Reader<'a, '_> {
     fn object(&mut self, depth: usize) -> Read<()> {
         // A P2P record's own entry must stand before its tensor, which is met on the way.
         let place = self.op.arguments.len();
-        if let Some(forms) = &mut self.forms
-            && let Some(known) = forms.read(&mut self.cursor)
-        {
-            self.insert(place, known);
-            return Ok(());
-        }
-        let start = self.cursor.at;
         self.cursor.at += 1;
         if self.cursor.eat(b'}')? {
             return Ok(());
         }
         let mut known = Known::default();
-        let mut spelling = Spelling::default();
+        let mut places = [const { None }; 4];
         loop {
             let range = self.cursor.string()?;
             self.cursor.expect(b':', "':' after a key")?;
             let first = self.cursor.peek()?;
-            let value_at = self.cursor.at;
+            let start = self.cursor.at;
             let key = Key::of(&self.cursor.bytes[range.clone()]).filter(|key| key.takes(first));
             if let Some(key) = key {
                 let raw = self.raw(first)?;
+                if let Key::Statistic(which) = key {
+                    places[usize::from(which)] = (first != b'"').then_some(start..self.cursor.at);
+                }
                 known.set(key, raw);
-                spelling.push(key, first, value_at..self.cursor.at);
             } else {
-                spelling.spoil();
                 self.path.push(Segment::Key(self.text(range)));
                 self.value(depth + 1)?;
                 self.path.pop();
@@ -317,18 +323,19 @@ impl<'a> Reader<'a, '_> {
             }
         }
         self.cursor.expect(b'}', "',' or '}'")?;
-        if let Some(forms) = &mut self.forms {
-            forms.learn(&self.cursor.bytes[start..self.cursor.at], start, &spelling);
-        }
-        self.insert(place, known);
-        Ok(())
-    }
-
-    fn insert(&mut self, place: usize, known: Known<'a>) {
+        let raws = known.raws;
         if let Some(value) = known.judge(self.numbers) {
+            if place < self.op.arguments.len() {
+                let moved = self.tensors.iter_mut().filter(|t| t.argument >= Some(place));
+                moved.for_each(|t| t.argument = t.argument.map(|at| at + 1));
+            }
+            if matches!(value, Value::Tensor(_)) {
+                self.tensors.push(TensorNumbers { argument: Some(place), raws, places });
+            }
             let slot = Slot { field: self.field, path: Path::from_slice(&self.path) };
             self.op.arguments.insert(place, Argument { slot, value });
         }
+        Ok(())
     }
 
     /// The value of a known key as it stands there.
@@ -448,5 +455,51 @@ mod tests {
             broken[cut] = b'"';
             let _ = parse_op(&broken, Part::ALL);
         }
+    }
+
+    /// Records of a few kinds with other numbers, spacing and damage each time: the templates must never show.
+    #[test]
+    fn templates_never_show() {
+        let mut state = 1u64;
+        let mut roll = |sides: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % sides
+        };
+        let numbers = ["1.5", "NaN", "-Infinity", "null", "1e5", "\"nan\"", "[1]", "", "1.2.3", "-0.0", "true", "7 "];
+        let mut records = Vec::new();
+        for _ in 0..4000 {
+            let mut n = || numbers[if roll(3) > 0 { roll(2) } else { roll(numbers.len()) }];
+            let tensor = format!(
+                r#"{{"type": "torch.Tensor", "dtype": "torch.float16", "shape": [2, 3], "Max": {}, "Min": {}, "Mean": {}, "Norm": {}, "requires_grad": true}}"#,
+                n(),
+                n(),
+                n(),
+                n()
+            );
+            let nested = format!(r#"{{"Max": {}, "inner": {tensor}, "Min": {}}}"#, n(), n());
+            let p2p =
+                format!(r#"{{"class_type": "torch.distributed.P2POp", "tensor": {tensor}, "op": "isend", "peer": 3}}"#);
+            let argument = [&tensor, &tensor, &nested, &p2p][roll(4)];
+            let mut record = format!(r#"{{"input_args": [{argument}, {tensor}, {}], "output": [{tensor}]}}"#, "1");
+            match roll(12) {
+                0 => record = record.replace(", ", ",\n   "),
+                1 => record.truncate(roll(record.len())),
+                2 => record.insert(roll(record.len()), ['"', '{', ']', '\\', ' ', 'x'][roll(6)]),
+                _ => {}
+            }
+            records.push(record);
+        }
+        let mut parser = Parser::new(Numbers::All);
+        let mut hits = 0;
+        for record in &records {
+            for part in [Part::ALL, Part::Inputs, Part::All { recorded: true }] {
+                let expected = format!("{:?}", parse_op(record.as_bytes(), part));
+                let known = parser.templates.hits();
+                let found = format!("{:?}", parser.op(record.as_bytes(), part).map(|(op, _)| op));
+                hits += parser.templates.hits() - known;
+                assert_eq!(found, expected, "{record}");
+            }
+        }
+        assert!(hits > 2000, "{hits}");
     }
 }

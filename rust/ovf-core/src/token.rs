@@ -128,19 +128,16 @@ impl<'a> Cursor<'a> {
     pub(crate) fn word(&mut self) -> Read<&'a [u8]> {
         self.skip_space();
         let start = self.at;
-        while let Some(&byte) = self.bytes.get(self.at) {
-            if ENDS_WORD[byte as usize] {
-                break;
-            }
-            self.at += 1;
-        }
-        if self.at == self.bytes.len() {
-            return Err(Stop::End); // a number cut in its middle cannot be told from a whole one
-        }
-        if self.at == start {
+        // A number cut in its middle cannot be told from a whole one.
+        let Some(end) = word_end(self.bytes, start) else {
+            self.at = self.bytes.len();
+            return Err(Stop::End);
+        };
+        if end == start {
             return Err(Stop::Unexpected { at: start, expected: "a value" });
         }
-        Ok(&self.bytes[start..self.at])
+        self.at = end;
+        Ok(&self.bytes[start..end])
     }
 
     /// Moves past one value of any kind and depth, looking only at strings and brackets.
@@ -176,6 +173,11 @@ impl<'a> Cursor<'a> {
             }
         }
     }
+}
+
+/// The end of the word that starts at `start`, or nothing where the bytes end first.
+pub(crate) fn word_end(bytes: &[u8], start: usize) -> Option<usize> {
+    bytes[start..].iter().position(|&b| ENDS_WORD[usize::from(b)]).map(|n| start + n)
 }
 
 /// A number, a boolean (1 and 0), one of the non-finite words, or `None` for `null` and anything else.

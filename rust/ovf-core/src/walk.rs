@@ -77,7 +77,6 @@ pub(crate) struct Walk<'a> {
     /// No record has an output.
     inputs_only: bool,
     rank: Rank,
-    parser: Parser,
     repeats: Repeats,
     operators: FxHashMap<u64, Rc<OperatorRules<'a>>>,
     communications: FxHashMap<u64, Option<&'a CommunicationRow>>,
@@ -176,7 +175,6 @@ impl<'a> Walk<'a> {
             modules_only,
             inputs_only,
             rank,
-            parser: Parser::new(Numbers::OfNonFinite),
             repeats: Repeats::default(),
             operators: FxHashMap::default(),
             communications: FxHashMap::default(),
@@ -232,29 +230,27 @@ impl<'a> Walk<'a> {
     }
 
     pub(crate) fn over_ops(&mut self, watch: &Watch) {
-        let (values, registers) = self.what_can_be_judged(watch);
+        let mut parser = Parser::new(Numbers::OfNonFinite);
+        let (values, registers) = self.what_can_be_judged(&mut parser, watch);
         self.has_statistics = values || registers;
         self.registers = self.index.task.as_deref() == Some("nan_check") || (registers && !values);
         for i in 0..self.index.entries.len() {
             let entry = self.index.entries[i];
             let communicates = self.rules.is_communication_name(entry.name(self.bytes));
-            if watch.stopped() {
-                return;
-            }
             if !entry.non_finite && !communicates && !self.registers {
                 continue;
             }
-            if communicates && !entry.non_finite && self.repeat(i as u32) {
-                continue;
+            if watch.stopped() {
+                return;
             }
             let raw = self.name(i as u32);
             let name = OpName::parse(&raw);
             let recorded = matches!(name.direction, Direction::ParametersGrad | Direction::Debug);
             // What a finite communication gave back is not needed: its inputs say who takes part.
             let part = if communicates && !entry.non_finite { Part::Inputs } else { Part::All { recorded } };
-            match self.parser.op(entry.body(self.bytes), part) {
-                Ok(op) if communicates => self.communicate(i as u32, &name, &op),
-                Ok(op) => self.compute(i as u32, &name, &op),
+            match parser.op(entry.body(self.bytes), part) {
+                Ok((op, template)) if communicates => self.communicate(i as u32, &name, op, template),
+                Ok((op, _)) => self.compute(i as u32, &name, op),
                 Err(stop) => self.malformed(i as u32, &raw, stop),
             }
         }
@@ -275,7 +271,7 @@ impl<'a> Walk<'a> {
 
     /// Whether a value has statistics, and if none has, whether a register was read: xor and structure dumps hold
     /// neither. Most dumps show it in their first record.
-    fn what_can_be_judged(&mut self, watch: &Watch) -> (bool, bool) {
+    fn what_can_be_judged(&self, parser: &mut Parser<'a>, watch: &Watch) -> (bool, bool) {
         let mut registers = false;
         for (i, entry) in self.index.entries.iter().enumerate() {
             if watch.stopped() {
@@ -283,10 +279,10 @@ impl<'a> Walk<'a> {
             }
             let direction = OpName::parse(&self.name(i as u32)).direction;
             let recorded = matches!(direction, Direction::ParametersGrad | Direction::Debug);
-            let Ok(op) = self.parser.op(entry.body(self.bytes), Part::All { recorded }) else {
+            let Ok((op, _)) = parser.op(entry.body(self.bytes), Part::All { recorded }) else {
                 continue;
             };
-            if op_has_values(&op) {
+            if op_has_values(op) {
                 return (true, registers);
             }
             registers |= op.register.is_some();

@@ -70,6 +70,9 @@ pub(crate) enum Raw<'a> {
     List(Shape),
 }
 
+/// `Max`, `Min`, `Mean`, `Norm` as they stand in the file, and whether as text.
+pub(crate) type Raws<'a> = [Option<(&'a [u8], bool)>; 4];
+
 /// What the known keys of one object said.
 #[derive(Debug, Default)]
 pub(crate) struct Known<'a> {
@@ -77,8 +80,7 @@ pub(crate) struct Known<'a> {
     class: &'a [u8],
     dtype: &'a [u8],
     shape: Shape,
-    /// Max, Min, Mean, Norm as they stand there, and whether as text.
-    numbers: [Option<(&'a [u8], bool)>; 4],
+    pub(super) raws: Raws<'a>,
     has_shape: bool,
     has_stat: bool,
     value: Option<Value<'a>>,
@@ -134,7 +136,7 @@ impl<'a> Known<'a> {
 
     fn statistic(&mut self, which: u8, text: &'a [u8], quoted: bool) {
         self.has_stat = true;
-        self.numbers[usize::from(which)] = Some((text, quoted));
+        self.raws[usize::from(which)] = Some((text, quoted));
     }
 
     /// What the object is, if it is more than a container.
@@ -155,21 +157,26 @@ impl<'a> Known<'a> {
     }
 
     fn tensor(self, numbers: Numbers) -> TensorStat<'a> {
-        let finite = |i: usize| self.numbers[i].is_none_or(|(text, quoted)| !quoted && is_plainly_finite(text));
-        let wanted = numbers == Numbers::All || !(finite(0) && finite(1));
-        let [max, min, mean, norm] = self.numbers.map(|found| {
-            found.and_then(|(text, quoted)| match quoted {
-                true => quoted_number(text),
-                false if !wanted && is_plainly_finite(text) => (text != b"null").then_some(0.0),
-                false => number(text),
-            })
-        });
+        let [max, min, mean, norm] = statistics(&self.raws, numbers);
         TensorStat { dtype: text(self.dtype), shape: self.shape, max, min, mean, norm }
     }
 }
 
+/// Max, Min, Mean and Norm.
+pub(crate) fn statistics(raws: &Raws, numbers: Numbers) -> [Option<f64>; 4] {
+    let finite = |i: usize| raws[i].is_none_or(|(text, quoted)| !quoted && is_plainly_finite(text));
+    let wanted = numbers == Numbers::All || !(finite(0) && finite(1));
+    raws.map(|found| {
+        found.and_then(|(text, quoted)| match quoted {
+            true => quoted_number(text),
+            false if !wanted && is_plainly_finite(text) => (text != b"null").then_some(0.0),
+            false => number(text),
+        })
+    })
+}
+
 /// Whether a bare word is a decimal number far from any limit (or `null`), by its looks.
-pub(crate) fn is_plainly_finite(word: &[u8]) -> bool {
+fn is_plainly_finite(word: &[u8]) -> bool {
     let digits = word.strip_prefix(b"-").unwrap_or(word);
     if !digits.first().is_some_and(u8::is_ascii_digit) {
         return word == b"null";

@@ -11,7 +11,12 @@ use crate::rules::Flow;
 use crate::timeline::{Event, Side, Trail};
 
 impl<'a> Walk<'a> {
-    pub(super) fn communicate(&mut self, i: u32, name: &OpName, op: &Op<'a>) {
+    pub(super) fn communicate(&mut self, i: u32, name: &OpName, op: &Op<'a>, template: Option<u32>) {
+        let entry = self.index.entries[i as usize];
+        let template = template.filter(|_| !entry.non_finite && !self.registers);
+        if template.is_some_and(|template| self.repeat(i, template, op)) {
+            return;
+        }
         let Some(row) = self.communication_row(name) else {
             return;
         };
@@ -28,19 +33,15 @@ impl<'a> Walk<'a> {
             }
         }
         self.counts.add(state);
-        let entry = self.index.entries[i as usize];
-        if !entry.non_finite && !self.registers {
-            self.repeats.learn(entry.name(self.bytes), entry.body(self.bytes), &self.events[before..]);
+        if let Some(template) = template {
+            self.repeats.learn(template, entry.name(self.bytes), op, &self.events[before..]);
         }
     }
 
     /// Whether the finite communication `i` is like one that was met before; its events are entered then.
-    pub(super) fn repeat(&mut self, i: u32) -> bool {
-        if self.registers {
-            return false;
-        }
-        let entry = self.index.entries[i as usize];
-        let Some(events) = self.repeats.find(entry.name(self.bytes), entry.body(self.bytes)) else {
+    fn repeat(&mut self, i: u32, template: u32, op: &Op) -> bool {
+        let name = self.index.entries[i as usize].name(self.bytes);
+        let Some(events) = self.repeats.find(template, name, op) else {
             return false;
         };
         let at = self.events.len();

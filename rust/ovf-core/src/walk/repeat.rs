@@ -1,87 +1,55 @@
 //! Communications that repeat: the same call on the same group, with other finite numbers.
 //!
 //! A step's communications are a few calls made thousands of times, and nearly all of them are finite. What a finite
-//! one says does not depend on its numbers, so its record is cut at the numbers of `Max`, `Min`, `Mean` and `Norm`, and
-//! a record with the same pieces of text between other (plainly finite) numbers has the same events. The comparison is
-//! byte by byte: anything else goes the way of all ops.
+//! one says does not depend on its numbers, so of all records with one template and one name (but for the call number)
+//! only the first is taken apart; the others have its events.
 
-use std::ops::Range;
-
-use crate::parse::{is_plainly_finite, statistics};
+use crate::op::{Op, Value};
 use crate::timeline::Event;
-
-/// Repeating records kept for a rank.
-const REPEATS_KEPT: usize = 64;
 
 #[derive(Debug)]
 struct Repeat {
     /// The name before and behind the call number.
     name: (Box<[u8]>, Box<[u8]>),
-    /// The record's text before, between and behind its numbers.
-    pieces: Vec<Box<[u8]>>,
+    /// Which statistics were there.
+    present: Vec<bool>,
     events: Vec<Event>,
 }
 
-/// The repeating communications of a rank.
+/// The repeating communications of a rank, by template.
 #[derive(Debug, Default)]
 pub(super) struct Repeats {
-    known: Vec<Repeat>,
+    known: Vec<Option<Repeat>>,
 }
 
 impl Repeats {
-    /// The events of a record that differs from a known one only by finite numbers; their `op` is the known one's.
-    pub(super) fn find(&mut self, name: &[u8], body: &[u8]) -> Option<&[Event]> {
+    /// The events of the finite op, if one like it was met; their `op` is that one's.
+    pub(super) fn find(&self, template: u32, name: &[u8], op: &Op) -> Option<&[Event]> {
+        let repeat = self.known.get(template as usize)?.as_ref()?;
         let (head, tail) = around_number(name)?;
-        let found = self.known.iter().position(|r| {
-            let (known_head, known_tail) = &r.name;
-            *head == **known_head && *tail == **known_tail && r.fits(body)
-        })?;
-        if found > 0 {
-            self.known.swap(found, found - 1); // what is met often comes first
-        }
-        Some(&self.known[found.saturating_sub(1)].events)
+        let same_name = *head == *repeat.name.0 && *tail == *repeat.name.1;
+        (same_name && present(op).eq(repeat.present.iter().copied())).then_some(&*repeat.events)
     }
 
-    /// Remembers a finite record and its events.
-    pub(super) fn learn(&mut self, name: &[u8], body: &[u8], events: &[Event]) {
-        if self.known.len() >= REPEATS_KEPT {
-            return;
-        }
-        let (Some((head, tail)), Some(numbers)) = (around_number(name), statistics(body)) else {
+    /// Remembers the events of a finite op.
+    pub(super) fn learn(&mut self, template: u32, name: &[u8], op: &Op, events: &[Event]) {
+        let Some((head, tail)) = around_number(name) else {
             return;
         };
-        let mut pieces = Vec::with_capacity(numbers.len() + 1);
-        let mut from = 0;
-        for Range { start, end } in numbers {
-            if is_plainly_finite(&body[start..end]) && &body[start..end] != b"null" {
-                pieces.push(body[from..start].into());
-                from = end;
-            }
+        let place = template as usize;
+        if self.known.len() <= place {
+            self.known.resize_with(place + 1, || None);
         }
-        pieces.push(body[from..].into());
-        self.known.push(Repeat { name: (head.into(), tail.into()), pieces, events: events.to_vec() });
+        let present = present(op).collect();
+        self.known[place] = Some(Repeat { name: (head.into(), tail.into()), present, events: events.to_vec() });
     }
 }
 
-impl Repeat {
-    fn fits(&self, body: &[u8]) -> bool {
-        let Some((last, pieces)) = self.pieces.split_last() else {
-            return false;
-        };
-        let mut rest = body;
-        for piece in pieces {
-            let Some(behind) = rest.strip_prefix(&**piece) else {
-                return false;
-            };
-            let end = behind.iter().position(|b| !matches!(b, b'0'..=b'9' | b'.' | b'-' | b'+' | b'e' | b'E'));
-            let (number, behind) = behind.split_at(end.unwrap_or(behind.len()));
-            if !is_plainly_finite(number) {
-                return false;
-            }
-            rest = behind;
-        }
-        rest == &**last
-    }
+fn present(op: &Op) -> impl Iterator<Item = bool> {
+    op.arguments.iter().filter_map(|a| match &a.value {
+        Value::Tensor(t) => Some(t.has_statistics()),
+        _ => None,
+    })
 }
 
 /// A name before and behind its call number: `Distributed.all_reduce.` and `.forward`.
@@ -95,27 +63,6 @@ fn around_number(name: &[u8]) -> Option<(&[u8], &[u8])> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const BODY: &str =
-        r#"{"input_args": [{"Max": 1.5, "Min": -2, "Mean": null, "Norm": 1e5}], "output": [{"Max": 7}]}"#;
-
-    #[test]
-    fn only_finite_numbers_may_differ() {
-        let mut repeats = Repeats::default();
-        repeats.learn(b"Distributed.all_reduce.0.forward", BODY.as_bytes(), &[]);
-        let mut fits = |name: &str, body: &str| repeats.find(name.as_bytes(), body.as_bytes()).is_some();
-        let name = "Distributed.all_reduce.71.forward";
-        assert!(fits(name, BODY));
-        assert!(fits(name, &BODY.replace("1.5", "-0.25").replace("1e5", "3.5e-07")));
-        assert!(!fits("Distributed.broadcast.71.forward", BODY));
-        assert!(!fits("Distributed.all_reduce.71.backward", BODY));
-        for other in ["NaN", "null", "1e999", "\"1.5\"", "true", "", "1.5.2", "-", " 1.5", "1.5 "] {
-            assert!(!fits(name, &BODY.replace("1.5", other)), "{other}");
-        }
-        assert!(!fits(name, &BODY.replace("null", "2.0")));
-        assert!(!fits(name, &BODY.replace("output", "outputs")));
-        assert!(!fits(name, &format!("{BODY} ")));
-    }
 
     #[test]
     fn names_without_a_number_do_not_repeat() {

@@ -298,7 +298,7 @@ impl Walk<'_> {
             if gradient && self.classes[i] != Class::Backward {
                 return false;
             }
-            let Ok(op) = parser.op(self.index.entries[i].body(self.bytes), Part::ALL) else { return false };
+            let Ok((op, _)) = parser.op(self.index.entries[i].body(self.bytes), Part::ALL) else { return false };
             op.arguments.iter().any(|a| {
                 a.slot.field == Field::Output
                     && matches!(&a.value, Value::Tensor(t) if t.dtype == shape.0 && t.shape.as_slice() == shape.1 && t.has_statistics())
@@ -365,7 +365,7 @@ impl Walk<'_> {
             if waiting.is_empty() && !starts_here {
                 continue;
             }
-            let Ok(op) = parser.op(entry.body(self.bytes), Part::ALL) else {
+            let Ok((op, _)) = parser.op(entry.body(self.bytes), Part::ALL) else {
                 continue;
             };
             if !waiting.is_empty() {
@@ -385,7 +385,7 @@ impl Walk<'_> {
                     let name = OpName::parse(&raw);
                     if let Some(row) = self.rules.communication(&name) {
                         let item = communication.item;
-                        let all = exchanges(&op, i, &name, row);
+                        let all = exchanges(op, i, &name, row);
                         let received = all.iter().find(|e| e.communication.item == item).map(|e| &e.received);
                         for (_, t) in received.into_iter().flatten() {
                             waiting.entry(provenance::identity(t)).or_default().push(at);
