@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         Unreadable,
         Value,
     )
+    from ovf.summaries import summarize
 
 __version__ = "0.1.0"
 
@@ -38,6 +39,7 @@ _HOME = {
     "RulesError": "ovf._core",
     "cross_rank": "ovf.analyzer",
     "find_first_overflow": "ovf.analyzer",
+    "summarize": "ovf.summaries",
     "trace_rank": "ovf.analyzer",
     "Communication": "ovf.report",
     "Finding": "ovf.report",
@@ -68,6 +70,7 @@ __all__ = [
     "__version__",
     "cross_rank",
     "find_first_overflow",
+    "summarize",
     "trace_rank",
 ]
 

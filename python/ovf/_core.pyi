@@ -1,7 +1,8 @@
 """The compiled half of ovf; use the functions of `ovf` itself."""
 
 import os
-from typing import final
+from collections.abc import Sequence
+from typing import TypeAlias, final
 
 from typing_extensions import Self
 
@@ -46,8 +47,10 @@ class Progress:
     def cancel(self) -> None:
         """Stop the analysis early."""
 
-def discover(path: str | os.PathLike[str]) -> list[tuple[int | None, str, os.PathLike[str], list[int]]]:
-    """Steps below `path`: number, label, folder, ranks.
+_Path: TypeAlias = str | os.PathLike[str]
+
+def discover(path: _Path | Sequence[_Path]) -> list[tuple[int | None, str, os.PathLike[str], list[int]]]:
+    """Steps below `path` (or below all of several paths): number, label, folder, ranks.
 
     Raises:
         FileNotFoundError: The path does not exist.
@@ -55,8 +58,26 @@ def discover(path: str | os.PathLike[str]) -> list[tuple[int | None, str, os.Pat
         OSError: The operating system refused.
     """
 
+def sources(
+    path: _Path | Sequence[_Path],
+) -> list[
+    tuple[
+        int | None,
+        str,
+        bool,
+        list[str],
+        list[tuple[int, str, os.PathLike[str], os.PathLike[str], os.PathLike[str]]],
+    ]
+]:
+    """Steps below `path` with the files of their ranks, in the order of `discover`.
+
+    A step is its number, its label, whether `path` names one rank of it, remarks about its folder, and its ranks; a
+    rank is its number, its folder's name, its `dump.json` or written summary, its `construct.json` and `stack.json`,
+    whether they exist or not.
+    """
+
 def analyze(
-    path: str | os.PathLike[str],
+    path: _Path | Sequence[_Path],
     index: int,
     *,
     ranks: list[int] | None = None,
@@ -117,6 +138,16 @@ def absent(
 ) -> bytes:
     """The summary of a rank whose dump cannot be had; the report names it among the unreadable ones."""
 
+def about(summary: bytes, *, path: str = "summary", rules: _Path | None = None) -> str:
+    """What a summary is about, as JSON.
+
+    `rank`, `label`, `step`, `step_label`, `ops`, `bytes` of the dump, `completeness`, and `unreadable` (`null` or as
+    in a report).
+
+    Raises:
+        DumpFormatError: As for `reduce`; `path` names the summary then.
+    """
+
 def reduce(
     summaries: list[bytes],
     *,
@@ -142,11 +173,12 @@ def reduce(
 
     Raises:
         DumpFormatError: Bytes that are no summary, of another version, damaged, or made under other rules.
-        ValueError: Two summaries of one rank, or an asked rank without one.
+        ValueError: An asked rank without a summary. Two different summaries of one rank are no error: the rank is
+            reported as unreadable.
     """
 
 def trace(
-    path: str | os.PathLike[str],
+    path: _Path | Sequence[_Path],
     index: int,
     rank: int,
     *,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     StrPath = str | os.PathLike[str]
+    StrPaths = StrPath | Sequence[StrPath]
 
 if _core.DEBUG_BUILD:
     import warnings
@@ -26,7 +28,7 @@ _PROGRESS_SECONDS = 0.1
 
 
 def find_first_overflow(
-    path: StrPath,
+    path: StrPaths,
     *,
     step: int | str | None = None,
     ranks: Iterable[int] | None = None,
@@ -40,7 +42,8 @@ def find_first_overflow(
 
     Args:
         path: A dump root (steps are analysed in order until one has an overflow), a step directory with one folder a
-            rank, a rank folder, or one `dump.json`.
+            rank, a rank folder, or one `dump.json`; summaries of ranks (`ovf summarize`) may stand in place of rank
+            folders. Or several such paths that hold one dump together, such as the disks of several hosts.
         step: Only this step: its number, or its folder below the root (`"actor_train/step0"`).
         ranks: Only these global ranks; all by default.
         rules: A JSON file of operator rules laid over the built-in ones (`ovf rules` prints the shape).
@@ -62,8 +65,9 @@ def find_first_overflow(
         ValueError: The step or a rank that was asked for is not there.
         OSError: The operating system refused. Single unreadable ranks are no error but part of the report.
     """
-    found = _core.discover(path)
-    chosen = _choose(found, step, path)
+    paths = listed(path)
+    found = _core.discover(paths)
+    chosen = choose([row[:2] for row in found], step, paths)
     wanted = sorted(set(ranks)) if ranks is not None else None
     may_map = os.environ.get("OVF_NO_MMAP", "0") in {"", "0"} if mmap is None else mmap
     counters = _core.Progress()
@@ -71,7 +75,7 @@ def find_first_overflow(
     with _Ticker(counters, progress):
         for index in chosen:
             text, records = _core.analyze(
-                path, index, ranks=wanted, rules=rules, threads=threads, map=may_map, progress=counters
+                paths, index, ranks=wanted, rules=rules, threads=threads, map=may_map, progress=counters
             )
             data = json.loads(text)
             seen.append({"step": data["step"], "step_label": data["step_label"], "verdict": data["verdict"]})
@@ -80,10 +84,10 @@ def find_first_overflow(
     if data["verdict"] == "no_evidence" and any(s["verdict"] == "clean" for s in seen):
         data["verdict"], data["incomplete"] = "clean", True
     data["steps"] = seen
-    return Report(data, records, source=Path(path), allow_incomplete_ranks=allow_incomplete_ranks)
+    return Report(data, records, source=[Path(p) for p in paths], allow_incomplete_ranks=allow_incomplete_ranks)
 
 
-def cross_rank(path: StrPath, *, step: int | str | None = None, rules: StrPath | None = None) -> dict[str, Any]:
+def cross_rank(path: StrPaths, *, step: int | str | None = None, rules: StrPath | None = None) -> dict[str, Any]:
     """For each communication with a bad value: who sent it, who got it, who has nothing bad.
 
     Args:
@@ -144,7 +148,7 @@ def trace_rank(
         FileNotFoundError, ovf.DumpFormatError, ValueError, OSError: As for `find_first_overflow`.
     """
     found = _core.discover(path)
-    index = _choose(found, step, path)[0]
+    index = choose([row[:2] for row in found], step, [path])[0]
     there = found[index][3]
     if rank is None:
         if len(there) != 1:
@@ -199,15 +203,29 @@ def _anomaly(data: dict[str, Any], output: str) -> dict[str, Any]:
     }
 
 
-def _choose(found: list[Any], step: int | str | None, path: StrPath) -> list[int]:
-    """Indices of the steps that were asked for."""
+def listed(path: StrPaths) -> list[StrPath]:
+    """One path or several as a list."""
+    if isinstance(path, str) or not isinstance(path, Sequence):
+        return [path]
+    if not path:
+        msg = "no path was given"
+        raise ValueError(msg)
+    return list(path)
+
+
+def choose(found: Sequence[tuple[int | None, str]], step: int | str | None, paths: Sequence[StrPath]) -> list[int]:
+    """Indices of the steps (number, label) that were asked for.
+
+    Raises:
+        ValueError: None is that one.
+    """
     if step is None:
         return list(range(len(found)))
     wanted = str(step)
-    chosen = [i for i, (number, label, *_) in enumerate(found) if label == wanted or str(number) == wanted]
+    chosen = [i for i, (number, label) in enumerate(found) if label == wanted or str(number) == wanted]
     if not chosen:
-        labels = ", ".join(label for _, label, *_ in found)
-        msg = f"{path}: no step {wanted}; it has {labels}"
+        labels = ", ".join(label for _, label in found)
+        msg = f"{', '.join(map(str, paths))}: no step {wanted}; it has {labels}"
         raise ValueError(msg)
     return chosen
 

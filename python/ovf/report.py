@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 Verdict = Literal["overflow", "clean", "no_evidence"]
 Kind = Literal["compute", "communication", "parameter", "input", "corruption", "missing_rank"]
@@ -322,7 +322,7 @@ class Report:
         data: dict[str, Any],
         records: list[str],
         *,
-        source: Path | None = None,
+        source: Path | Sequence[Path] | None = None,
         allow_incomplete_ranks: bool = False,
     ) -> None:
         """Wrap the contract's data; `records` are the dump's records of the findings."""
@@ -456,24 +456,33 @@ class Report:
         return f"<ovf.Report {self.verdict}: {what}>"
 
 
-def write_new(path: Path, text: str, dump: Path | None) -> None:
+def write_new(path: Path, text: str, dump: Path | Sequence[Path] | None) -> None:
     """Write a file that does not exist yet, never into the dump it was made from.
 
     Args:
         path: The file to make.
         text: Its content.
-        dump: The dump's path; `None` skips that check.
+        dump: The dump's path or paths; `None` skips that check.
 
     Raises:
         FileExistsError: The file exists.
         ValueError: The file would lie in the dump directory.
         OSError: It cannot be written.
     """
-    if dump is not None:
+    refuse_inside(path, [dump] if isinstance(dump, Path) else dump or ())
+    with path.open("x", encoding="utf-8") as file:
+        file.write(text)
+
+
+def refuse_inside(path: Path, dumps: Sequence[Path]) -> None:
+    """See to it that nothing is written where dumps lie.
+
+    Raises:
+        ValueError: `path` lies in one of them.
+    """
+    for dump in dumps:
         root = dump.resolve()
         root = root.parent if root.is_file() else root
         if root in path.resolve().parents:
             msg = f"{path}: lies in the dump directory {root}; ovf never writes there, choose another place"
             raise ValueError(msg)
-    with path.open("x", encoding="utf-8") as file:
-        file.write(text)

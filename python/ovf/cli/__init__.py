@@ -22,6 +22,7 @@ _COMMANDS = {
     "npu": "ovf.npu.cli",
     "ranks": "ovf.cli.ranks",
     "rules": "ovf.cli.rules",
+    "summarize": "ovf.cli.summarize",
     "trace": "ovf.cli.trace",
 }
 """Command and the module that holds it, under the same name."""

@@ -14,19 +14,21 @@ from ovf.cli.options import (
     input_option,
     output_option,
     parse_ranks,
-    path_argument,
-    path_of,
+    paths_argument,
+    paths_of,
     rules_option,
     step_option,
 )
 from ovf.cli.screen import complain, console_for, progress_bar, write_output
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ovf.report import Report
 
 
 @click.command()
-@path_argument
+@paths_argument
 @input_option
 @output_option(
     "A new file for the chosen format (a name with a suffix), or a folder: it gets anomaly_analyze_TIME.json as msprobe writes it, or ovf_report.json with --json."
@@ -51,6 +53,25 @@ if TYPE_CHECKING:
     help="Accept missing, cut and unreadable ranks in the exit status.",
 )
 @exit_zero_option
+@click.option(
+    "--watch",
+    is_flag=True,
+    help="The job is still running: look again and again, exit at the first step with an overflow.",
+)
+@click.option(
+    "--interval",
+    type=click.FloatRange(0.05),
+    default=2.0,
+    show_default=True,
+    help="With --watch: seconds between two looks.",
+)
+@click.option(
+    "--settle",
+    type=click.FloatRange(0),
+    default=10.0,
+    show_default=True,
+    help="With --watch: seconds without a change after which the last step counts as over.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors; the exit status tells.")
 @click.option("-v", "--verbose", is_flag=True, help="All frames, hops, note ops and the path.")
 @click.option(
@@ -61,7 +82,7 @@ if TYPE_CHECKING:
     help="auto: only on a terminal; NO_COLOR and FORCE_COLOR count.",
 )
 def check(
-    path: Path | None,
+    paths: tuple[Path, ...],
     input_path: Path | None,
     output: Path | None,
     form: str,
@@ -74,17 +95,21 @@ def check(
     no_mmap: bool,
     allow_incomplete_ranks: bool,
     exit_zero: bool,
+    watch: bool,
+    interval: float,
+    settle: float,
     quiet: bool,
     verbose: bool,
     color: str,
 ) -> None:
     """Name the first overflow of a dump: rank, operator, line of code, why, and how sure.
 
-    PATH is a dump root (all steps, in order), a step, a rank folder or a dump.json.
+    PATHS: a dump root (all steps, in order), a step, a rank folder, a dump.json, or summaries in place of dumps; several
+    paths hold one dump together.
 
     Exit status: 0 clean, 1 overflow, 2 usage, unreadable input, nothing to judge, or incomplete evidence.
     """
-    dump = path_of(path, input_path)
+    dump = paths_of(paths, input_path)
     if as_json and form not in {"text", "json"}:
         msg = f"--json and --format {form} ask for two formats; give one"
         raise click.UsageError(msg)
@@ -93,17 +118,33 @@ def check(
         msg = f"--format msprobe writes into a folder; {output} looks like a file"
         raise click.UsageError(msg)
     started = time.perf_counter()
-    with progress_bar(quiet=quiet) as progress:
-        report = ovf.find_first_overflow(
+    if watch:
+        from ovf.watch import Watch  # noqa: PLC0415 - only for this mode
+
+        say = lambda line: complain(line, quiet=quiet)  # noqa: E731 - a word for the screen
+        looking = Watch(
             dump,
             step=step,
             ranks=ranks,
             rules=rules,
             threads=threads,
-            mmap=False if no_mmap else None,
+            settle=settle,
             allow_incomplete_ranks=allow_incomplete_ranks,
-            progress=progress,
+            say=say,
         )
+        report = looking.until_overflow(interval)
+    else:
+        with progress_bar(quiet=quiet) as progress:
+            report = ovf.find_first_overflow(
+                dump,
+                step=step,
+                ranks=ranks,
+                rules=rules,
+                threads=threads,
+                mmap=False if no_mmap else None,
+                allow_incomplete_ranks=allow_incomplete_ranks,
+                progress=progress,
+            )
     seconds = time.perf_counter() - started
     to_folder = output is not None and not output.suffix
     if output is not None and not to_folder and form != "msprobe":
@@ -135,7 +176,9 @@ def _print(report: Report, form: str, *, seconds: float, top: int, verbose: bool
         render(report, console_for(color), seconds=seconds, top=top, verbose=verbose)
 
 
-def _write_file(report: Report, form: str, path: Path, dump: Path, *, seconds: float, top: int, verbose: bool) -> None:
+def _write_file(
+    report: Report, form: str, path: Path, dump: Sequence[Path], *, seconds: float, top: int, verbose: bool
+) -> None:
     if form == "json":
         text = report.json()
     elif form == "jsonl":
@@ -155,7 +198,7 @@ def _write_file(report: Report, form: str, path: Path, dump: Path, *, seconds: f
     write_output(path, text, dump)
 
 
-def _write_msprobe(report: Report, folder: Path, dump: Path, *, quiet: bool) -> None:
+def _write_msprobe(report: Report, folder: Path, dump: Sequence[Path], *, quiet: bool) -> None:
     from ovf.render import msprobe  # noqa: PLC0415 - only for this form
 
     made = msprobe.write(report, folder, dump)

@@ -46,6 +46,14 @@ def path_of(path: Path | None, input_path: Path | None) -> Path:
     return chosen
 
 
+def paths_of(paths: tuple[Path, ...], input_path: Path | None) -> list[Path]:
+    """The dump, given one way or the other, in one place or several."""
+    if not paths or input_path is not None:
+        return [path_of(paths[0] if paths else None, input_path)]
+    return [path_of(path, None) for path in paths]
+
+
+paths_argument = click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
 path_argument = click.argument("path", required=False, type=click.Path(path_type=Path))
 input_option = click.option(
     "-i",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import ovf
 from ovf.cli.framework import click
-from ovf.cli.options import input_option, output_option, path_argument, path_of, rules_option, step_option
+from ovf.cli.options import input_option, output_option, paths_argument, paths_of, rules_option, step_option
 from ovf.cli.screen import USAGE, console_for, json_out
 
 if TYPE_CHECKING:
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@path_argument
+@paths_argument
 @input_option
 @output_option("A folder for cross_rank_analysis.json.")
 @step_option
 @rules_option
 @click.option("--json", "as_json", is_flag=True, help="Print the JSON instead of the table.")
 def ranks(
-    path: Path | None,
+    paths: tuple[Path, ...],
     input_path: Path | None,
     output: Path | None,
     step: str | None,
@@ -30,7 +30,7 @@ def ranks(
     as_json: bool,
 ) -> None:
     """For each communication: which ranks sent something bad, which got it, which have nothing bad."""
-    dump = path_of(path, input_path)
+    dump = paths_of(paths, input_path)
     if as_json or output is not None:
         table = ovf.cross_rank(dump, step=step, rules=rules)
         json_out(table, output, "cross_rank_analysis.json", dump)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ovf.cli.framework import click
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from rich.console import Console
@@ -31,14 +31,14 @@ def console_for(color: str = "auto") -> Console:
     return Console() if sys.stdout.isatty() else Console(width=400)
 
 
-def write_output(path: Path, text: str, dump: Path) -> None:
+def write_output(path: Path, text: str, dump: Path | Sequence[Path]) -> None:
     """Write a new file that is not inside the dump."""
     from ovf.report import write_new  # noqa: PLC0415 - the core is not needed for --help
 
     write_new(path, text, dump)
 
 
-def json_out(data: dict[str, Any], folder: Path | None, name: str, dump: Path) -> None:
+def json_out(data: dict[str, Any], folder: Path | None, name: str, dump: Path | Sequence[Path]) -> None:
     """Print JSON, or write it as `name` into a folder (or as a `.json` file of that name)."""
     text = json.dumps(data, indent=2, ensure_ascii=False) + "\n"
     if folder is None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ovf.report import write_new
+from ovf.report import refuse_inside, write_new
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Sequence
 
     from ovf.report import Finding, Report
 
@@ -31,7 +32,7 @@ def anomaly_analyze(report: Report) -> dict[str, list[dict[str, Any]]]:
     return dict(sorted(table.items(), key=lambda item: int(item[0].removeprefix("rank_"))))
 
 
-def write(report: Report, folder: Path, dump: Path) -> Path | None:
+def write(report: Report, folder: Path, dump: Path | Sequence[Path]) -> Path | None:
     """Write the file into `folder` (made if absent).
 
     Returns:
@@ -45,10 +46,7 @@ def write(report: Report, folder: Path, dump: Path) -> Path | None:
     if not table:
         return None
     path = folder / f"anomaly_analyze_{time.time_ns()}.json"
-    root = dump.resolve()
-    if root == folder.resolve() or root in folder.resolve().parents:
-        msg = f"{folder}: lies in the dump directory {root}; ovf never writes there, choose another place"
-        raise ValueError(msg)
+    refuse_inside(path, [dump] if isinstance(dump, Path) else dump)
     folder.mkdir(parents=True, exist_ok=True)
     write_new(path, json.dumps(table, indent=4, ensure_ascii=False) + "\n", dump)
     return path

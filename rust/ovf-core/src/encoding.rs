@@ -124,8 +124,14 @@ pub(crate) fn decode(bytes: &[u8], path: &Path) -> Result<(Head, Body, Packed)> 
     let (head, mut rest) = checked(bytes, path)?;
     let body = section(&mut rest).ok_or_else(|| damaged(path))?;
     let details = section(&mut rest).filter(|_| rest.is_empty()).ok_or_else(|| damaged(path))?;
-    let body: Body = unpack(&body).ok_or_else(|| damaged(path))?;
+    let fits = |b: &Body| b.timeline.as_ref().is_none_or(|t| t.rank == head.rank && t.is_sound());
+    let body: Body = unpack(&body).filter(fits).ok_or_else(|| damaged(path))?;
     Ok((head, body, details.to_owned()))
+}
+
+/// Whether the bytes begin as a summary does.
+pub(crate) fn is_summary(bytes: &[u8]) -> bool {
+    bytes.starts_with(&MAGIC)
 }
 
 /// Reads only who a summary is about.
@@ -224,4 +230,123 @@ fn whole<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
 /// The first `n` bytes as a little-endian number; the caller has checked that they are there.
 fn number(bytes: &[u8], n: usize) -> u64 {
     bytes[..n].iter().rev().fold(0, |value, &b| value << 8 | u64::from(b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Options, RankBytes, StepFacts, StepName, Summary, reduce, summarise_bytes};
+
+    const GROUP: &str = r#"{"type": "torch.ProcessGroup", "group_ranks": [0, 1], "group_id": "a"}"#;
+
+    fn tensor(max: &str) -> String {
+        format!(
+            r#"{{"type": "torch.Tensor", "dtype": "torch.float32", "shape": [2, 3], "Max": {max}, "Min": -1.0, "Mean": 0.0, "Norm": 1.0}}"#
+        )
+    }
+
+    /// A dump with something in every list of a timeline.
+    fn written() -> Vec<u8> {
+        let (fine, bad, low) = (tensor("1.0"), tensor("NaN"), tensor("-Infinity"));
+        let group = format!(r#""input_kwargs": {{"group": {GROUP}}}"#);
+        let dump = format!(
+            r#"{{"task": "statistics", "level": "L1", "framework": "pytorch", "data": {{
+            "Torch.full.0.forward": {{"input_args": [], "input_kwargs": {{}}, "output": [{low}]}},
+            "Torch.log.0.forward": {{"input_args": [{fine}], "input_kwargs": {{}}, "output": [{bad}]}},
+            "Distributed.all_reduce.0.forward": {{"input_args": [{bad}], {group}, "output": [{bad}]}},
+            "Torch.mul.0.forward": {{"input_args": [{bad}], "input_kwargs": {{}}, "output": [{bad}]}},
+            "Functional.linear.0.forward": {{"input_args": [{fine}, {low}], "input_kwargs": {{}}, "output": [{bad}]}},
+            "Functional.linear.0.backward": {{"input": [{fine}], "output": [{bad}]}}}}}}"#
+        );
+        let stack = br#"{"0": [["Torch.log.0.forward"], ["File a.py, line 1, in f, \n x"]]}"#;
+        let bytes = RankBytes {
+            rank: 1,
+            label: "rank1",
+            path: "d/rank1/dump.json",
+            dump: dump.as_bytes(),
+            construct: Some(br#"{"Torch.log.0.forward": "Module.a.L.forward.0"}"#),
+            stack: Some(stack),
+        };
+        let step = StepName { number: Some(3), label: "step3".to_owned(), notes: vec!["a remark".to_owned()] };
+        summarise_bytes(&bytes, &step, &Options::default(), &false.into()).expect("a summary")
+    }
+
+    fn sign(bytes: &mut [u8]) {
+        let behind = (bytes.len() - PREFIX) as u64;
+        bytes[20..28].copy_from_slice(&behind.to_le_bytes());
+        let sum = xxh3_64(&bytes[20..]);
+        bytes[12..20].copy_from_slice(&sum.to_le_bytes());
+    }
+
+    fn raw(section: &Section) -> Vec<u8> {
+        zstd::bulk::decompress(section.packed, section.raw as usize).expect("zstd")
+    }
+
+    #[test]
+    fn the_shape_is_that_of_this_format() {
+        let bytes = written();
+        let (_, mut rest) = checked(&bytes, Path::new("s")).expect("whole");
+        let sections = [section(&mut rest).expect("body"), section(&mut rest).expect("details")].map(|s| raw(&s));
+        // When this number changes, old files are read wrongly: raise FORMAT, then put the new number here.
+        assert_eq!((FORMAT, xxh3_64(&sections.concat())), (1, 12_719_715_261_342_887_966));
+    }
+
+    /// Bytes with a right checksum are not to be trusted either.
+    #[test]
+    fn hostile_bytes_end_in_an_error_or_a_report() {
+        let good = written();
+        let (head, mut rest) = checked(&good, Path::new("s")).expect("whole");
+        let [body, details] =
+            [section(&mut rest).expect("body"), section(&mut rest).expect("details")].map(|s| raw(&s));
+        let head = postcard::to_stdvec(&head).expect("head");
+        let mut state = 1u64;
+        let mut random = |below: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % below.max(1)
+        };
+        let mut read = 0;
+        for round in 0..4000 {
+            let mut parts = [head.clone(), body.clone(), details.clone()];
+            let part = &mut parts[[1, 1, 1, 2, 0][round % 5]];
+            for _ in 0..=random(3) {
+                let at = random(part.len());
+                part[at] = [0, 1, 0x7f, 0x80, 0xff, random(256) as u8][random(6)];
+            }
+            let mut out = good[..PREFIX].to_vec();
+            out.extend((parts[0].len() as u32).to_le_bytes());
+            out.extend(&parts[0]);
+            for raw in &parts[1..] {
+                let packed = zstd::bulk::compress(raw, 1).expect("zstd");
+                out.extend((raw.len() as u64).to_le_bytes());
+                out.extend((packed.len() as u64).to_le_bytes());
+                out.extend(packed);
+            }
+            sign(&mut out);
+            let options = Options::default();
+            if let Ok(summary) = Summary::decode(&out, Path::new("s"), &options.rules) {
+                read += 1;
+                let report = reduce(vec![summary], StepFacts::default(), &options).expect("a report");
+                serde_json::to_string(&report).expect("JSON");
+            }
+        }
+        assert!(read > 100, "only {read} were read: nothing was tested");
+    }
+
+    #[test]
+    fn lengths_are_not_believed() {
+        let good = written();
+        let head = number(&good[PREFIX..], 4) as usize;
+        let at = PREFIX + 4 + head;
+        for (place, value) in [(at, u64::MAX), (at, SECTION_LIMIT + 1), (at, 1 << 27), (at + 8, u64::MAX), (at + 8, 1)]
+        {
+            let mut bytes = good.clone();
+            bytes[place..place + 8].copy_from_slice(&value.to_le_bytes());
+            sign(&mut bytes);
+            assert!(decode(&bytes, Path::new("s")).is_err());
+        }
+        let mut bytes = good.clone();
+        bytes[PREFIX..PREFIX + 4].copy_from_slice(&u32::MAX.to_le_bytes());
+        sign(&mut bytes);
+        assert!(decode(&bytes, Path::new("s")).is_err());
+    }
 }

@@ -28,16 +28,19 @@ mod context;
 mod detail;
 mod encoding;
 mod error;
+mod explain;
 mod graph;
 mod op;
 mod order;
 mod parse;
 mod progress;
 mod provenance;
+mod reduce;
 mod report;
 mod rules;
 mod scan;
 mod source;
+mod steps;
 mod structural;
 mod summary;
 mod timeline;
@@ -57,16 +60,19 @@ pub use communication::{Communication, GroupKey};
 pub use context::{Context, Frame};
 pub use encoding::FORMAT;
 pub use error::{Error, ErrorKind, Position, Result};
+pub use explain::DETAILED;
 pub use op::{Direction, Kinds, OpName, Rank, TensorStat};
 pub use order::{Candidate, CandidateSet, Ordering, Receipt, Source, order};
 pub use progress::Progress;
+pub use reduce::reduce;
 pub use report::{
     Certainty, CommunicationReport, Finding, FindingKind, Hint, Hop, Note, PathStep, RankOp, RankReport, Report,
     SCHEMA_VERSION, Spread, Unreadable, ValueReport, Verdict,
 };
 pub use rules::Rules;
 pub use scan::{Ending, Entry, Index, scan};
-pub use source::{RankSource, Step, discover};
+pub use source::{RankSource, Step};
+pub use steps::{discover, discover_all};
 pub use summary::{RankBytes, StepName, Summary, summarise_bytes, summarise_files};
 pub use timeline::{Cause, Completeness, Counts, Mark, OpRef, Phase, Symptom, Timeline, build};
 pub use trace::{Anomaly, Trace, trace};
@@ -113,7 +119,7 @@ pub fn analyze(step: &Step, options: &Options, progress: &Progress) -> Result<Re
             unreadable: Vec::new(),
             chosen: step.single || options.ranks.is_some(),
         };
-        Ok(conclude(summaries, facts, options))
+        Ok(reduce::conclude(summaries, facts, options))
     })
 }
 
@@ -124,47 +130,6 @@ fn summarise(source: &RankSource, options: &Options, progress: &Progress) -> Opt
     }
     let summary = Summary::read(source, options, progress).unwrap_or_else(|error| Summary::not_opened(source, &error));
     (!progress.is_cancelled()).then_some(summary)
-}
-
-/// The reduce step: the summaries of a step's ranks, in any order, to its report.
-///
-/// # Errors
-/// [`ErrorKind::Selection`] when two summaries are of one rank, or an asked rank has none; [`ErrorKind::Io`] when no
-/// thread can be started.
-pub fn reduce(mut summaries: Vec<Summary>, step: StepFacts, options: &Options) -> Result<Report> {
-    let failed = |text: String| Error::new(ErrorKind::Selection, step.label.as_ref(), text);
-    summaries.sort_by_key(|s| s.rank);
-    if let Some(pair) = summaries.windows(2).find(|pair| pair[0].rank == pair[1].rank) {
-        return Err(failed(format!("two summaries of rank {}: {} and {}", pair[0].rank, pair[0].path, pair[1].path)));
-    }
-    if let Some(asked) = &options.ranks {
-        let there: Vec<Rank> = summaries.iter().map(|s| s.rank).collect();
-        if let Some(absent) = asked.iter().find(|r| !there.contains(r)) {
-            return Err(failed(format!("no rank {absent} in this step; it has {}", verdict::ranks_text(&there))));
-        }
-        summaries.retain(|s| asked.contains(&s.rank));
-    }
-    let step = StepFacts { chosen: step.chosen || options.ranks.is_some(), ..step };
-    pool(summaries.len(), options).map(|pool| pool.install(|| conclude(summaries, step, options)))
-}
-
-/// Matching, order, verdict and details; summaries ascending by rank.
-fn conclude(summaries: Vec<Summary>, mut step: StepFacts, options: &Options) -> Report {
-    let mut timelines = Vec::new();
-    let mut records = Vec::new();
-    for summary in summaries {
-        step.unreadable.extend(summary.unreadable);
-        if let Some(timeline) = summary.timeline {
-            timelines.push(timeline);
-            records.push(summary.records);
-        }
-    }
-    let matching = match_communications(&timelines);
-    let ordering = order(&timelines, &matching);
-    let (mut report, located) = verdict::assemble(&step, &timelines, &matching, &ordering);
-    detail::fill(&mut report.findings, &located, &records, &options.rules);
-    report.first = report.findings.first().cloned();
-    report
 }
 
 fn select(step: &Step, options: &Options) -> Result<Vec<RankSource>> {

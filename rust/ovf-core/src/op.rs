@@ -121,7 +121,15 @@ impl<'a> OpName<'a> {
 
 /// Which kinds of non-finite number a value holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(from = "u8")]
 pub struct Kinds(u8);
+
+impl From<u8> for Kinds {
+    /// Other bits than the three are not a kind.
+    fn from(bits: u8) -> Self {
+        Self(bits & 7)
+    }
+}
 
 impl Kinds {
     /// Nothing non-finite.

@@ -27,10 +27,6 @@ use crate::op::{Kinds, Rank};
 use crate::rules::Flow;
 use crate::timeline::{Cause, Timeline};
 
-/// Harmful roots of a rank that take part in the order. A rank's first root precedes its others, so the first
-/// overflow is among the first ones; the rest is counted.
-pub(crate) const CANDIDATES_PER_RANK: usize = 16;
-
 /// A set of candidates by index.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CandidateSet(Vec<u64>);
@@ -634,12 +630,6 @@ impl<'t> Replay<'t> {
 }
 
 /// A rank's acts in order. At one op: what it reads arrives first, then its root, then its communication.
-/// The marks of a rank that take part in the order.
-pub(crate) fn candidates_of(t: &Timeline) -> impl Iterator<Item = usize> {
-    let roots = t.marks.iter().enumerate().filter(|(_, m)| m.harm && m.cause != Cause::Received);
-    roots.take(CANDIDATES_PER_RANK).map(|(i, _)| i)
-}
-
 fn walk_of(t: &Timeline) -> Walk {
     let mut acts: Vec<(u32, u8, Act)> = Vec::new();
     let events = t.events.iter().enumerate().filter(|(_, e)| !e.communication.superseded);
@@ -664,7 +654,7 @@ fn walk_of(t: &Timeline) -> Walk {
     acts.extend(open.into_iter().map(|(i, _)| (u32::MAX, 0, Act::Leave(i))));
     // A register is read when the call is over.
     let class = |m: &crate::timeline::Mark| if m.cause == Cause::Register { 3 } else { 1 };
-    acts.extend(candidates_of(t).map(|i| (t.marks[i].at.op, class(&t.marks[i]), Act::Root(i as u32))));
+    acts.extend(t.candidates().map(|i| (t.marks[i].at.op, class(&t.marks[i]), Act::Root(i as u32))));
     acts.sort_by_key(|&(op, class, act)| {
         (
             op,

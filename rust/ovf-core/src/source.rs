@@ -6,12 +6,16 @@
 //! Layouts (`docs/dump-format.md`, directories):
 //! a *dump root* holds `step<N>` folders, itself or below phase folders (`actor_train/step0`, `graph/step0`); a
 //! *step* holds `rank<R>` folders, or `rank` (rank 0), or `proc<pid>`/`pid<pid>` when torch.distributed was never
-//! started; a *rank folder* holds `dump.json` (or `debug.json`).
+//! started; a *rank folder* holds `dump.json` (or `debug.json`). In a step a written summary, `rank<R>.ovfs`, stands for
+//! a rank folder that is not there.
 
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::op::Rank;
+
+/// How the names of written summaries end: `rank3.ovfs`.
+pub(crate) const SUMMARY_SUFFIX: &str = ".ovfs";
 
 /// How deep phase folders above the steps may nest.
 const PHASE_DEPTH: usize = 3;
@@ -23,7 +27,7 @@ pub struct RankSource {
     pub rank: Rank,
     /// Folder name as on disk (`rank3`, `proc512`), or the file's name.
     pub label: String,
-    /// The dump file.
+    /// The dump file, or the written summary.
     pub dump: PathBuf,
     /// Where `construct.json` would be.
     pub construct: PathBuf,
@@ -53,7 +57,7 @@ pub struct Step {
 ///
 /// # Errors
 /// [`ErrorKind::NotFound`] and [`ErrorKind::Io`] from the file system, [`ErrorKind::NotADump`] when no layout fits.
-pub fn discover(path: &Path) -> Result<Vec<Step>> {
+pub(crate) fn discover_one(path: &Path) -> Result<Vec<Step>> {
     let meta = std::fs::metadata(path).map_err(|e| Error::io(path, &e))?;
     if meta.is_file() {
         return Ok(vec![single_file(path)]);
@@ -78,7 +82,7 @@ pub fn discover(path: &Path) -> Result<Vec<Step>> {
         let text = if name.starts_with("rank") || name.starts_with("proc") {
             "no dump.json in this rank folder"
         } else {
-            "no msProbe dump here: expected step<N>/rank<R>/dump.json, rank<R>/dump.json or dump.json"
+            "no msProbe dump here: expected step<N>/rank<R>/dump.json, rank<R>/dump.json or dump.json (or summaries, rank<R>.ovfs)"
         };
         return Err(Error::new(ErrorKind::NotADump, path, text)
             .with_help("give the dump_path of msProbe's config, a step folder, a rank folder or a dump.json"));
@@ -87,6 +91,12 @@ pub fn discover(path: &Path) -> Result<Vec<Step>> {
 }
 
 impl RankSource {
+    /// Whether its file is a written summary, by its name.
+    #[must_use]
+    pub fn is_summary(&self) -> bool {
+        summary_stem(&file_name(&self.dump)).is_some()
+    }
+
     fn in_folder(rank: Rank, label: String, folder: &Path, dump: PathBuf) -> Self {
         Self { rank, label, dump, construct: folder.join("construct.json"), stack: folder.join("stack.json") }
     }
@@ -97,9 +107,15 @@ fn single_file(path: &Path) -> Step {
     let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.to_path_buf());
     let name = file_name(&absolute);
     let (number, label) = step_of_parent(&absolute);
-    let (rank, label_of_rank) = match rank_of(&name) {
-        Some(rank) => (rank, name),
-        None => (0, file_name(path)),
+    let (rank, label_of_rank) = match (summary_rank(&file_name(path)), rank_of(&name)) {
+        (Some(rank), _) => (rank, format!("rank{rank}")),
+        (None, Some(rank)) => (rank, name),
+        (None, None) => (0, file_name(path)),
+    };
+    // A summary lies in the step's folder itself, a dump in the rank's.
+    let (number, label) = match summary_rank(&file_name(path)) {
+        Some(_) => (step_number(&file_name(&absolute)), file_name(&absolute)),
+        None => (number, label),
     };
     Step {
         number,
@@ -147,7 +163,12 @@ fn rank_folders(folder: &Path, entries: &[String]) -> Option<(Vec<RankSource>, V
     let mut numbered: Vec<(Rank, &String)> = Vec::new();
     let mut processes: Vec<(u64, &String)> = Vec::new();
     let mut odd = Vec::new();
+    let summaries: Vec<(Rank, &String)> =
+        entries.iter().filter_map(|n| Some((summary_rank(n).filter(|_| folder.join(n).is_file())?, n))).collect();
     for name in entries {
+        if summary_stem(name).is_some() {
+            continue;
+        }
         if !name.starts_with("rank") && !name.starts_with("proc") && !name.starts_with("pid") {
             continue;
         }
@@ -162,7 +183,7 @@ fn rank_folders(folder: &Path, entries: &[String]) -> Option<(Vec<RankSource>, V
             odd.push(name);
         }
     }
-    if numbered.is_empty() && processes.is_empty() {
+    if numbered.is_empty() && processes.is_empty() && summaries.is_empty() {
         return None;
     }
     let mut notes: Vec<String> =
@@ -195,7 +216,26 @@ fn rank_folders(folder: &Path, entries: &[String]) -> Option<(Vec<RankSource>, V
             notes.push(format!("{name}: a process folder beside rank folders, passed over"));
         }
     }
+    let folders = ranks.len();
+    for (rank, name) in summaries {
+        let at = folder.join(name);
+        if let Some(dumped) = ranks[..folders].iter().find(|r| r.rank == rank) {
+            notes.push(format!("{name}: a summary beside the rank's dump in {}, passed over", dumped.label));
+            continue;
+        }
+        ranks.push(RankSource::in_folder(rank, format!("rank{rank}"), folder, at));
+    }
+    ranks.sort_by_key(|r| r.rank);
     Some((ranks, notes))
+}
+
+/// `rank3` of `rank3.ovfs`.
+fn summary_stem(name: &str) -> Option<&str> {
+    name.strip_suffix(SUMMARY_SUFFIX)
+}
+
+fn summary_rank(name: &str) -> Option<Rank> {
+    summary_stem(name).and_then(rank_of)
 }
 
 /// `rank7`, `rank_7` -> 7; `rank` -> 0.
@@ -211,7 +251,7 @@ fn process_of(name: &str) -> Option<u64> {
     digits(name.strip_prefix("proc").or_else(|| name.strip_prefix("pid"))?)
 }
 
-fn step_number(name: &str) -> Option<u64> {
+pub(crate) fn step_number(name: &str) -> Option<u64> {
     digits(name.strip_prefix("step")?)
 }
 
@@ -253,7 +293,7 @@ mod tests {
     }
 
     fn shape(root: &Path) -> Vec<(String, Vec<(Rank, String)>)> {
-        let steps = discover(root).expect("a dump");
+        let steps = discover_one(root).expect("a dump");
         steps.iter().map(|s| (s.label.clone(), s.ranks.iter().map(|r| (r.rank, r.label.clone())).collect())).collect()
     }
 
@@ -268,7 +308,7 @@ mod tests {
         let found = shape(&root);
         assert_eq!(found[0], ("step5".into(), vec![(0, "rank0".into()), (1, "rank1".into())]));
         assert_eq!(found[1].0, "step6");
-        assert!(discover(&root).expect("dump")[0].notes[0].contains("proc4711"));
+        assert!(discover_one(&root).expect("dump")[0].notes[0].contains("proc4711"));
     }
 
     #[test]
@@ -288,11 +328,11 @@ mod tests {
     fn a_rank_folder_and_a_file_are_single_ranks() {
         let root = tree(&["step3/rank7/dump.json"]);
         for path in [root.join("step3/rank7"), root.join("step3/rank7/dump.json")] {
-            let steps = discover(&path).expect("a dump");
+            let steps = discover_one(&path).expect("a dump");
             assert_eq!((steps[0].number, steps[0].ranks[0].rank), (Some(3), 7));
         }
-        assert_eq!(discover(&root.join("nothing")).expect_err("missing").kind, ErrorKind::NotFound);
+        assert_eq!(discover_one(&root.join("nothing")).expect_err("missing").kind, ErrorKind::NotFound);
         let empty = tree(&["a/b.txt"]);
-        assert_eq!(discover(&empty).expect_err("no dump").kind, ErrorKind::NotADump);
+        assert_eq!(discover_one(&empty).expect_err("no dump").kind, ErrorKind::NotADump);
     }
 }

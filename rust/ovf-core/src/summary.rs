@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::Options;
 use crate::bytes::Bytes;
 use crate::detail::{Asked, Detail, Files, Source, asked, of};
-use crate::encoding::{Body, Head, Packed, decode, encode};
+use crate::encoding::{Body, Head, Packed, decode, encode, is_summary};
 use crate::error::{Error, ErrorKind, Position, Result};
 use crate::op::Rank;
 use crate::progress::{Progress, Watch};
@@ -29,6 +29,10 @@ pub struct Summary {
     pub label: String,
     /// The dump file, as the report shows it.
     pub path: String,
+    /// Where it was read: the dump, or the written summary.
+    pub found_at: String,
+    /// The step it was made of, told by a written summary.
+    pub step: Option<StepName>,
     /// Communications, roots, counts; `None` where the dump says nothing (unreadable, not a single op).
     pub timeline: Option<Timeline>,
     /// What was wrong with the dump.
@@ -66,7 +70,7 @@ pub struct RankBytes<'b> {
 }
 
 /// The step a written summary belongs to.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StepName {
     /// Its number.
     pub number: Option<u64>,
@@ -85,28 +89,40 @@ impl StepName {
 }
 
 impl Summary {
-    /// Summarises a rank on disk; details stay in its files.
+    /// Summarises a rank on disk, details staying in its files, or reads its written summary.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] or [`ErrorKind::Io`] for its dump file.
+    /// [`ErrorKind::NotFound`] or [`ErrorKind::Io`] for its file; [`ErrorKind::Format`] for a written summary that
+    /// cannot be used ([`Summary::decode`]) or is another rank's.
     pub fn read(source: &RankSource, options: &Options, progress: &Progress) -> Result<Self> {
         let watch = Watch::new(progress);
         let bytes = Bytes::read(&source.dump, options.map, &watch)?;
-        let path = source.dump.display().to_string();
-        let mut summary = Self::of(
-            &RankBytes {
-                rank: source.rank,
-                label: &source.label,
-                path: &path,
-                dump: &bytes,
-                construct: None,
-                stack: None,
-            },
-            options,
-            &watch,
-        );
+        let summary = Self::from_open(source, &bytes, options, &watch)?;
         watch.end();
         progress.ranks.fetch_add(1, Ordering::Relaxed);
+        Ok(summary)
+    }
+
+    fn from_open(source: &RankSource, bytes: &Bytes, options: &Options, watch: &Watch) -> Result<Self> {
+        if source.is_summary() || is_summary(bytes) {
+            let summary = Self::decode(bytes, &source.dump, &options.rules)?;
+            return if summary.rank == source.rank {
+                Ok(summary)
+            } else {
+                let text = format!("a summary of rank {} under the name of rank {}", summary.rank, source.rank);
+                Err(Error::new(ErrorKind::Format, &source.dump, text).with_help("give the file its own name again"))
+            };
+        }
+        let path = source.dump.display().to_string();
+        let dump = RankBytes {
+            rank: source.rank,
+            label: &source.label,
+            path: &path,
+            dump: bytes,
+            construct: None,
+            stack: None,
+        };
+        let mut summary = Self::of(&dump, options, watch);
         if let Some(timeline) = &mut summary.timeline
             && let Some(change) = bytes.change()
         {
@@ -143,6 +159,8 @@ impl Summary {
             rank: dump.rank,
             label: dump.label.to_owned(),
             path: dump.path.to_owned(),
+            found_at: dump.path.to_owned(),
+            step: None,
             // A file without a single op says nothing, not even what its rank took part in.
             timeline: (timeline.ops > 0).then_some(timeline),
             unreadable,
@@ -166,28 +184,40 @@ impl Summary {
             rank,
             label: label.to_owned(),
             path: path.to_owned(),
+            found_at: path.to_owned(),
+            step: None,
             timeline: None,
             unreadable: Some(unreadable),
             records: Records::Nowhere,
         }
     }
 
-    /// As [`Summary::absent`], for an error of the file system.
+    /// As [`Summary::absent`], for a file that cannot be used.
     pub(crate) fn not_opened(source: &RankSource, error: &Error) -> Self {
-        let help = if error.kind == ErrorKind::NotFound {
+        let help = error.help.unwrap_or(if error.kind == ErrorKind::NotFound {
             "the rank's dump was not written: was PrecisionDebugger.stop() reached?"
         } else {
             "check the permissions, or leave the rank out with --ranks"
-        };
+        });
         let path = source.dump.display().to_string();
         Self::absent(source.rank, &source.label, &path, &error.message, help)
     }
 
-    /// Reads a written summary, and the step it belongs to.
+    /// Leaves nothing of the summary but why it cannot be used.
+    pub(crate) fn refuse(&mut self, message: &str, help: &str) {
+        *self = Self::absent(self.rank, &self.label, &self.found_at, message, help);
+    }
+
+    /// Whether two summaries of a rank are interchangeable.
+    pub(crate) fn says_the_same(&self, other: &Self) -> bool {
+        (&self.path, &self.timeline, &self.unreadable) == (&other.path, &other.timeline, &other.unreadable)
+    }
+
+    /// Reads a written summary; [`Summary::step`] is the step it belongs to.
     ///
     /// # Errors
     /// [`ErrorKind::Format`]: no summary, another version, cut, damaged, or made under other rules than `rules`.
-    pub fn decode(bytes: &[u8], path: &Path, rules: &Rules) -> Result<(Self, StepName)> {
+    pub fn decode(bytes: &[u8], path: &Path, rules: &Rules) -> Result<Self> {
         let (head, body, packed) = decode(bytes, path)?;
         if head.rules != rules.fingerprint() {
             let text = "a summary made under other rules than those in force now";
@@ -195,15 +225,16 @@ impl Summary {
                 .with_help("give the same --rules as to `ovf summarize`, or summarise the rank again"));
         }
         let records = if body.timeline.is_some() { Records::Kept(packed) } else { Records::Nowhere };
-        let summary = Self {
+        Ok(Self {
             rank: head.rank,
             label: head.label,
             path: head.path,
+            found_at: path.display().to_string(),
+            step: Some(StepName { number: head.step, label: head.step_label, notes: head.notes }),
             timeline: body.timeline,
             unreadable: body.unreadable,
             records,
-        };
-        Ok((summary, StepName { number: head.step, label: head.step_label, notes: head.notes }))
+        })
     }
 
     /// Writes a summary whose details are in `files`.
@@ -262,10 +293,10 @@ pub fn summarise_bytes(dump: &RankBytes, step: &StepName, options: &Options, can
     Summary::of(&dump, options, &Watch::switch(cancel)).encode(step, &options.rules, Some(files))
 }
 
-/// Summarises a rank on disk, details included, as the bytes of a summary.
+/// Summarises a rank on disk, details included, as the bytes of a summary; a written summary is given as it is.
 ///
 /// # Errors
-/// As [`summarise_bytes`].
+/// As [`summarise_bytes`], and as [`Summary::decode`] for a written one.
 pub fn summarise_files(
     source: &RankSource,
     step: &StepName,
@@ -273,18 +304,22 @@ pub fn summarise_files(
     progress: &Progress,
 ) -> Result<Vec<u8>> {
     let options = &written(options);
-    let summary = match Summary::read(source, options, progress) {
-        Ok(summary) => summary,
-        Err(error) => Summary::not_opened(source, &error),
-    };
     let rules = &options.rules;
-    match &summary.records {
-        Records::Files(source, map) => {
-            let source = source.clone();
-            opened(&source, *map, |files| summary.encode(step, rules, Some(files)))
-        }
-        _ => summary.encode(step, rules, None),
+    let watch = Watch::new(progress);
+    let bytes = match Bytes::read(&source.dump, options.map, &watch) {
+        Ok(bytes) => bytes,
+        Err(error) => return Summary::not_opened(source, &error).encode(step, rules, None),
+    };
+    let summary = Summary::from_open(source, &bytes, options, &watch)?;
+    watch.end();
+    progress.ranks.fetch_add(1, Ordering::Relaxed);
+    if summary.step.is_some() {
+        return Ok(bytes.to_vec());
     }
+    let open = |path| Bytes::open(path, options.map).ok();
+    let (construct, stack) = (open(&source.construct), open(&source.stack));
+    let files = Files { dump: &bytes, construct: construct.as_deref(), stack: stack.as_deref() };
+    summary.encode(step, rules, Some(files))
 }
 
 /// Opens a rank's files; one that has gone is empty.

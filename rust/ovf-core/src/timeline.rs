@@ -91,9 +91,9 @@ pub struct Mark {
     pub slot: Option<String>,
     /// Identity (dtype, shape) of the bad outside value, and of the bad outputs: lets a reader on one stage meet
     /// the writer on another when no communication is dumped.
-    pub bad_in: Option<(String, Vec<i64>)>,
+    pub bad_in: Option<Box<(String, Vec<i64>)>>,
     /// What it gave out.
-    pub bad_out: Option<(String, Vec<i64>)>,
+    pub bad_out: Option<Box<(String, Vec<i64>)>>,
     /// Where the record stands in the file: offset and length.
     pub record: (u64, u64),
 }
@@ -101,12 +101,70 @@ pub struct Mark {
 /// Ops along the rank's primary links, ends kept, middle counted.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Trail {
-    /// First ops.
-    pub head: Vec<OpRef>,
+    /// First ops, then last ones; their names are in [`Timeline::names`].
+    ops: Box<[u32]>,
+    /// How many of `ops` are first ones.
+    head: u32,
     /// How many are left out between head and tail.
     pub omitted: u32,
-    /// Last ops; empty when `head` is everything.
-    pub tail: Vec<OpRef>,
+}
+
+impl Trail {
+    pub(crate) fn new(mut head: Vec<u32>, omitted: u32, tail: &[u32]) -> Self {
+        let first = head.len() as u32;
+        head.extend(tail);
+        Self { ops: head.into(), head: first, omitted }
+    }
+
+    /// First ops.
+    #[must_use]
+    pub fn head(&self) -> &[u32] {
+        &self.ops[..(self.head as usize).min(self.ops.len())]
+    }
+
+    /// Last ops; empty when the head is everything.
+    #[must_use]
+    pub fn tail(&self) -> &[u32] {
+        &self.ops[(self.head as usize).min(self.ops.len())..]
+    }
+}
+
+/// Names of a rank's ops, in one piece: a rank has thousands.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Names {
+    /// Ops, ascending.
+    ops: Vec<u32>,
+    /// Where each one's name ends in `text`.
+    ends: Vec<u32>,
+    text: String,
+}
+
+impl Names {
+    /// The names of `ops`, in any order.
+    pub(crate) fn of<'n>(mut ops: Vec<u32>, name: impl Fn(u32) -> std::borrow::Cow<'n, str>) -> Self {
+        ops.sort_unstable();
+        ops.dedup();
+        let mut text = String::new();
+        let mut end = |op: &u32| {
+            text.push_str(&name(*op));
+            text.len() as u32
+        };
+        let ends = ops.iter().map(&mut end).collect();
+        Self { ops, ends, text }
+    }
+
+    /// An op by place and name; the name is empty where it is not known.
+    #[must_use]
+    pub fn at(&self, op: u32) -> OpRef {
+        OpRef { op, name: self.name(op).to_owned() }
+    }
+
+    pub(crate) fn name(&self, op: u32) -> &str {
+        let Ok(i) = self.ops.binary_search(&op) else { return "" };
+        let start = i.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0);
+        let end = self.ends.get(i).copied().unwrap_or(start);
+        self.text.get(start as usize..end as usize).unwrap_or_default()
+    }
 }
 
 /// One side of a communication on this rank.
@@ -267,8 +325,8 @@ pub struct Timeline {
     pub groups: Vec<GroupKey>,
     /// Communications in file order.
     pub events: Vec<Event>,
-    /// The op of each event.
-    pub event_refs: Vec<OpRef>,
+    /// Names of the ops of events and trails.
+    pub names: Names,
     /// Roots in file order.
     pub marks: Vec<Mark>,
     /// Harmful and healed roots that are only counted.
@@ -280,6 +338,41 @@ pub struct Timeline {
     /// dtype and shape of the bad values that modules gave out, where no communication is dumped: what another
     /// stage's outside values are compared with.
     pub bad_shapes: Vec<(String, Vec<i64>)>,
+}
+
+/// Harmful roots of a rank that take part in the order. A rank's first root precedes its others, so the first
+/// overflow is among the first ones; the rest is counted.
+pub(crate) const CANDIDATES_PER_RANK: usize = 16;
+
+impl Timeline {
+    /// The op of an event.
+    #[must_use]
+    pub fn event_ref(&self, event: u32) -> OpRef {
+        self.names.at(self.events[event as usize].communication.op)
+    }
+
+    /// Whether every index points at something: what comes from elsewhere is checked before it is used.
+    pub(crate) fn is_sound(&self) -> bool {
+        let mark = |m: u32| (m as usize) < self.marks.len();
+        let event = |e: u32| (e as usize) < self.events.len();
+        let op = |o: u32| o < self.ops;
+        let side = |s: &Side| s.mark.is_none_or(mark) && s.conditions.iter().all(|&c| event(c));
+        self.events.iter().all(|e| {
+            let c = &e.communication;
+            let sides = [&e.given, &e.got];
+            op(c.op) && (c.group as usize) < self.groups.len() && sides.into_iter().flatten().all(side)
+        }) && self
+            .marks
+            .iter()
+            .all(|m| op(m.at.op) && m.event.is_none_or(event) && m.conditions.iter().all(|&c| event(c)))
+            && self.terminals.iter().all(|t| op(t.at.op) && mark(t.mark))
+    }
+
+    /// The marks that take part in the order of ranks.
+    pub(crate) fn candidates(&self) -> impl Iterator<Item = usize> {
+        let roots = self.marks.iter().enumerate().filter(|(_, m)| m.harm && m.cause != Cause::Received);
+        roots.take(CANDIDATES_PER_RANK).map(|(i, _)| i)
+    }
 }
 
 /// Version of [`Timeline`]'s shape.

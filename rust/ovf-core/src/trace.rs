@@ -75,7 +75,7 @@ pub struct Trace {
 /// # Errors
 /// [`crate::ErrorKind::NotFound`] or [`crate::ErrorKind::Io`] for its dump file.
 pub fn trace(source: &RankSource, options: &Options) -> Result<Trace> {
-    Summary::read(source, options, &Progress::default()).map(|summary| of(summary))
+    Summary::read(source, options, &Progress::default()).map(of)
 }
 
 /// The trace of a summarised rank.

@@ -1,7 +1,7 @@
 //! Ordered candidates -> the report: which finding is first, how far it went, what else there is to say.
 //!
 //! In: timelines, their matching and order. Out: a [`Report`] without the details that stand in the files (values,
-//! module chain, code), which [`crate::detail`] fills in for the findings that are listed.
+//! module chain, code), which [`crate::explain`] fills in for the findings that are listed.
 //!
 //! Ranking (rule 10). Findings that another finding happened before come behind it. Among those that nothing
 //! happened before: evidence class, then logical depth, then (only where no communication is dumped) part of the step
@@ -17,9 +17,9 @@ use rustc_hash::FxHashMap;
 
 use crate::collective::{Match, MatchState, Matching};
 use crate::op::{Kinds, Rank};
-use crate::order::{CANDIDATES_PER_RANK, Candidate, Ordering, Receipt, Source};
+use crate::order::{Candidate, Ordering, Receipt, Source};
 use crate::report::{Certainty, Finding, FindingKind, RankOp, Report, SCHEMA_VERSION, Unreadable, Verdict};
-use crate::timeline::{Cause, Completeness, Mark, OpRef, Phase, Timeline};
+use crate::timeline::{CANDIDATES_PER_RANK, Cause, Completeness, Mark, OpRef, Phase, Timeline};
 
 /// Findings listed.
 const FINDINGS_LISTED: usize = 200;
@@ -118,6 +118,7 @@ impl Assembler<'_> {
                 own.insert((t, m), i);
             }
         }
+        let mut followed: Vec<Vec<bool>> = self.timelines.iter().map(|t| vec![false; t.marks.len()]).collect();
         for t in 0..self.timelines.len() as u32 {
             for m in 0..self.timelines[t as usize].marks.len() as u32 {
                 let mut chain = Vec::new();
@@ -130,7 +131,8 @@ impl Assembler<'_> {
                         chain.push((at_t, at_m));
                         break Some(c);
                     }
-                    if chain.contains(&(at_t, at_m)) || chain.len() > 100_000 {
+                    // A circle, or a mark whose way back is known to end nowhere.
+                    if std::mem::replace(&mut followed[at_t as usize][at_m as usize], true) {
                         break None;
                     }
                     chain.push((at_t, at_m));
@@ -215,7 +217,7 @@ impl Assembler<'_> {
                             self.timelines
                                 .iter()
                                 .enumerate()
-                                .any(|(o, other)| o as u32 != t && other.bad_shapes.contains(shape))
+                                .any(|(o, other)| o as u32 != t && other.bad_shapes.contains(&**shape))
                         });
                         if sent { 3 } else { if_sent(u8::from(!self.hidden_order)) }
                     }
@@ -431,7 +433,7 @@ impl Assembler<'_> {
     fn sender(&self, entry: &Match) -> Option<RankOp> {
         entry.pair?;
         let m = entry.members.first()?;
-        Some(RankOp::new(self.rank(m.timeline), &self.timelines[m.timeline as usize].event_refs[m.event as usize]))
+        Some(RankOp::new(self.rank(m.timeline), &self.timelines[m.timeline as usize].event_ref(m.event)))
     }
 
     fn is_whole(&self, t: u32) -> bool {
@@ -448,7 +450,7 @@ impl Assembler<'_> {
         let op = timeline.events[event as usize].communication.op;
         match timeline.marks.iter().find(|m| m.at.op == op) {
             Some(mark) => (mark.at.clone(), Some(mark.record)),
-            None => (timeline.event_refs[event as usize].clone(), None),
+            None => (timeline.event_ref(event), None),
         }
     }
 
@@ -494,7 +496,8 @@ impl Assembler<'_> {
             findings.push(finding);
             located.push(at);
         }
-        let flood = (!findings.is_empty()).then(|| self.flood(first));
+        let given = self.given_by_mark();
+        let flood = (!findings.is_empty()).then(|| self.flood(first, &given));
         if let (Some(head), Some(flood)) = (findings.first_mut(), &flood) {
             head.reach_ops = head.reach_ops.max(flood.ops);
             head.reach_ranks = head.reach_ranks.max(flood.timelines.len() as u32);
@@ -525,7 +528,7 @@ impl Assembler<'_> {
             step: step.number,
             step_label: step.label.clone(),
             first: findings.first().cloned(),
-            path: if findings.is_empty() { Vec::new() } else { self.path(first) },
+            path: if findings.is_empty() { Vec::new() } else { self.path(first, &given) },
             spread: flood.as_ref().map(|f| self.spread(f)),
             findings,
             findings_omitted: omitted + merged.len().saturating_sub(FINDINGS_LISTED) as u32,

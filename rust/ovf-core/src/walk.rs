@@ -237,11 +237,11 @@ impl<'a> Walk<'a> {
         for i in 0..self.index.entries.len() {
             let entry = self.index.entries[i];
             let communicates = self.rules.is_communication_name(entry.name(self.bytes));
-            if !entry.non_finite && !communicates && !self.registers {
-                continue;
-            }
             if watch.stopped() {
                 return;
+            }
+            if !entry.non_finite && !communicates && !self.registers {
+                continue;
             }
             let raw = self.name(i as u32);
             let name = OpName::parse(&raw);
@@ -331,7 +331,7 @@ impl<'a> Walk<'a> {
             }
         }
         if bad_inputs.is_empty() && bad_outputs.is_empty() {
-            let state = if op.register == Some(true) && !evidence.has_output {
+            let state = if self.registers && op.register == Some(true) && !evidence.has_output {
                 self.register(i)
             } else if self.registers && op.register.is_none() && !op_has_values(op) {
                 OpState::Unknown

@@ -7,7 +7,7 @@ mod error;
 mod progress;
 mod summary;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -22,9 +22,9 @@ mod _core {
     #[pymodule_export]
     use super::progress::Progress;
     #[pymodule_export]
-    use super::summary::{absent, reduce, summarize};
+    use super::summary::{about, absent, reduce, summarize};
     #[pymodule_export]
-    use super::{analyze, discover, effective_rules, trace};
+    use super::{analyze, discover, effective_rules, sources, trace};
 
     use pyo3::prelude::*;
 
@@ -43,8 +43,19 @@ fn options(ranks: Option<Vec<Rank>>, rules: Option<PathBuf>, threads: Option<usi
     Ok(Options { rules, ranks, threads, map })
 }
 
-fn steps(path: &Path) -> PyResult<Vec<Step>> {
-    ovf_core::discover(path).map_err(error::to_python)
+/// One path, or several that hold one dump together.
+#[derive(FromPyObject)]
+pub(crate) enum Paths {
+    One(PathBuf),
+    Several(Vec<PathBuf>),
+}
+
+fn steps(paths: Paths) -> PyResult<Vec<Step>> {
+    match paths {
+        Paths::One(path) => ovf_core::discover(&path),
+        Paths::Several(paths) => ovf_core::discover_all(&paths),
+    }
+    .map_err(error::to_python)
 }
 
 /// Runs `work` on another thread; this one keeps listening for Ctrl-C.
@@ -76,11 +87,28 @@ type StepRow = (Option<u64>, String, PathBuf, Vec<Rank>);
 
 /// Steps below `path`: number, label, folder, ranks.
 #[pyfunction]
-fn discover(path: PathBuf) -> PyResult<Vec<StepRow>> {
-    Ok(steps(&path)?
+fn discover(path: Paths) -> PyResult<Vec<StepRow>> {
+    Ok(steps(path)?
         .into_iter()
         .map(|s| (s.number, s.label, s.path, s.ranks.iter().map(|r| r.rank).collect()))
         .collect())
+}
+
+/// Rank, folder name, dump file or written summary, `construct.json` and `stack.json`.
+type SourceRow = (Rank, String, PathBuf, PathBuf, PathBuf);
+
+/// Number, label, whether the path names one rank of it, remarks about its folder, and its ranks with their files.
+type SourcesRow = (Option<u64>, String, bool, Vec<String>, Vec<SourceRow>);
+
+/// Steps below `path` with the files of their ranks.
+#[pyfunction]
+fn sources(path: Paths) -> PyResult<Vec<SourcesRow>> {
+    let row = |r: ovf_core::RankSource| (r.rank, r.label, r.dump, r.construct, r.stack);
+    let rows = steps(path)?.into_iter().map(|s| {
+        let ranks = s.ranks.into_iter().map(row).collect();
+        (s.number, s.label, s.single, s.notes, ranks)
+    });
+    Ok(rows.collect())
 }
 
 /// Analyses the step at `index` of `discover(path)`: the report as JSON, and the records of its findings.
@@ -89,7 +117,7 @@ fn discover(path: PathBuf) -> PyResult<Vec<StepRow>> {
 #[allow(clippy::too_many_arguments)] // keyword arguments of one Python function
 fn analyze(
     py: Python<'_>,
-    path: PathBuf,
+    path: Paths,
     index: usize,
     ranks: Option<Vec<Rank>>,
     rules: Option<PathBuf>,
@@ -98,7 +126,7 @@ fn analyze(
     progress: Option<Py<progress::Progress>>,
 ) -> PyResult<(String, Vec<String>)> {
     let options = options(ranks, rules, threads, map)?;
-    let all = steps(&path)?;
+    let all = steps(path)?;
     let step = all.get(index).ok_or_else(|| pyo3::exceptions::PyIndexError::new_err("no such step"))?;
     let counters = progress.as_ref().map_or_else(Default::default, |p| p.get().counters());
     let stop = || counters.cancel.store(true, Ordering::Relaxed);
@@ -118,13 +146,13 @@ fn as_json(report: &ovf_core::Report) -> PyResult<(String, Vec<String>)> {
 #[pyo3(signature = (path, index, rank, *, rules=None))]
 fn trace(
     py: Python<'_>,
-    path: PathBuf,
+    path: Paths,
     index: usize,
     rank: Rank,
     rules: Option<PathBuf>,
 ) -> PyResult<(String, Vec<String>)> {
     let options = options(None, rules, None, true)?;
-    let all = steps(&path)?;
+    let all = steps(path)?;
     let step = all.get(index).ok_or_else(|| pyo3::exceptions::PyIndexError::new_err("no such step"))?;
     let source =
         step.ranks.iter().find(|r| r.rank == rank).ok_or_else(|| {

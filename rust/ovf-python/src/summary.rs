@@ -116,6 +116,27 @@ pub(crate) fn absent(
     summary.encode_absent(&step, &options.rules).map_err(to_python)
 }
 
+/// What a summary is about, as JSON: rank, label, step, ops, size and state of the dump, what was wrong with it.
+#[pyfunction]
+#[pyo3(signature = (summary, *, path="summary", rules=None))]
+pub(crate) fn about(summary: PyBackedBytes, path: &str, rules: Option<PathBuf>) -> PyResult<String> {
+    let options = options(None, rules, None, true)?;
+    let summary = Summary::decode(&summary, Path::new(path), &options.rules).map_err(to_python)?;
+    let timeline = summary.timeline.as_ref();
+    let step = summary.step.unwrap_or_default();
+    let told = serde_json::json!({
+        "rank": summary.rank,
+        "label": summary.label,
+        "step": step.number,
+        "step_label": step.label,
+        "ops": timeline.map_or(0, |t| t.ops),
+        "bytes": timeline.map_or(0, |t| t.bytes),
+        "completeness": timeline.map_or(ovf_core::Completeness::Empty, |t| t.completeness),
+        "unreadable": summary.unreadable,
+    });
+    Ok(told.to_string())
+}
+
 /// Reduces the summaries of one step to its report: JSON, and the records of its findings.
 #[pyfunction]
 #[pyo3(signature = (summaries, *, step_number=None, step_label="", notes=None, chosen=false, ranks=None, rules=None, threads=None))]
@@ -145,7 +166,7 @@ pub(crate) fn reduce(
         || {
             let decode = |(i, bytes): (usize, &PyBackedBytes)| {
                 let name = format!("summary {i}");
-                Summary::decode(bytes, Path::new(&name), &options.rules).map(|(summary, _)| summary)
+                Summary::decode(bytes, Path::new(&name), &options.rules)
             };
             let summaries: ovf_core::Result<Vec<Summary>> = summaries.iter().enumerate().map(decode).collect();
             ovf_core::reduce(summaries?, facts, &options)

@@ -71,7 +71,7 @@ impl Assembler<'_> {
                 if *receipt == Receipt::Garbage {
                     garbage_count += 1;
                     if garbage.len() < OPS_IN_NOTE {
-                        garbage.push(RankOp::new(self.rank(t as u32), &self.timelines[t].event_refs[e]));
+                        garbage.push(RankOp::new(self.rank(t as u32), &self.timelines[t].event_ref(e as u32)));
                     }
                 }
             }
@@ -109,12 +109,7 @@ impl Assembler<'_> {
                 .iter()
                 .take(OPS_IN_NOTE)
                 .filter_map(|m| m.members.first())
-                .map(|m| {
-                    RankOp::new(
-                        self.rank(m.timeline),
-                        &self.timelines[m.timeline as usize].event_refs[m.event as usize],
-                    )
-                })
+                .map(|m| RankOp::new(self.rank(m.timeline), &self.timelines[m.timeline as usize].event_ref(m.event)))
                 .collect();
             let n = unmatched.len() as u64;
             note(

@@ -1,11 +1,20 @@
 //! How far the first overflow went: the path to where somebody would notice, and everything it leads to.
 
-use rustc_hash::{FxHashMap, FxHashSet};
-
 use super::Assembler;
 use crate::order::{Receipt, Source};
 use crate::report::{Hop, PathStep, RankOp, Spread};
-use crate::timeline::{OpRef, Symptom, Trail};
+use crate::timeline::{OpRef, Symptom, Timeline, Trail};
+
+/// For each timeline, (mark, event) of what was given: the events whose given value goes back to a mark.
+pub(super) struct GivenByMark(Vec<Vec<(u32, u32)>>);
+
+impl GivenByMark {
+    fn events(&self, t: u32, mark: u32) -> impl Iterator<Item = u32> {
+        let list = &self.0[t as usize];
+        let start = list.partition_point(|&(m, _)| m < mark);
+        list[start..].iter().take_while(move |&&(m, _)| m == mark).map(|&(_, event)| event)
+    }
+}
 
 /// How a value came to a rank: giver's timeline and mark, its event, the getter's event.
 type Arrival = (u32, u32, u32, u32);
@@ -24,16 +33,18 @@ pub(super) struct Flood {
 impl Assembler<'_> {
     /// Breadth-first over (rank, root): a root leads to the communications that its value enters, those to the roots
     /// of the ranks that got it. The first place with the strongest symptom ends the path.
-    pub(super) fn path(&self, first: usize) -> Vec<PathStep> {
+    pub(super) fn path(&self, first: usize, given: &GivenByMark) -> Vec<PathStep> {
         let starts = self.starts(first);
-        let mut from: FxHashMap<(u32, u32), Option<Arrival>> = FxHashMap::default();
+        // Where each mark was reached from; the outer `None` says that it was not.
+        let mut from: Vec<Vec<Option<Option<Arrival>>>> =
+            self.timelines.iter().map(|t| vec![None; t.marks.len()]).collect();
+        let mut met = vec![false; self.matching.matches.len()];
         let mut queue: Vec<(u32, u32)> = Vec::new();
         for start in starts {
-            from.insert(start, None);
+            from[start.0 as usize][start.1 as usize] = Some(None);
             queue.push(start);
         }
         let mut best: Option<(Symptom, (u32, u32), usize)> = None;
-        let given = self.given_by_mark();
         let mut at = 0;
         while at < queue.len() {
             let (t, m) = queue[at];
@@ -46,14 +57,15 @@ impl Assembler<'_> {
             if matches!(best, Some((Symptom::Loss, ..))) {
                 break;
             }
-            for &event in given.get(&(t, m)).into_iter().flatten() {
-                for (gt, ge) in self.getters_of(t, event) {
+            for event in given.events(t, m) {
+                for (gt, ge) in self.getters_of(t, event, &mut met) {
                     let Some(mark) = self.timelines[gt as usize].events[ge as usize].got.as_ref().and_then(|g| g.mark)
                     else {
                         continue;
                     };
-                    if let std::collections::hash_map::Entry::Vacant(slot) = from.entry((gt, mark)) {
-                        slot.insert(Some((t, m, event, ge)));
+                    let slot = &mut from[gt as usize][mark as usize];
+                    if slot.is_none() {
+                        *slot = Some(Some((t, m, event, ge)));
                         queue.push((gt, mark));
                     }
                 }
@@ -64,9 +76,9 @@ impl Assembler<'_> {
         };
         let mut hops = Vec::new();
         let mut place = end;
-        while let Some(Some((t, m, event, got))) = from.get(&place) {
-            hops.push((*t, *event, place.0, *got));
-            place = (*t, *m);
+        while let Some(Some((t, m, event, got))) = from[place.0 as usize][place.1 as usize] {
+            hops.push((t, event, place.0, got));
+            place = (t, m);
         }
         hops.reverse();
         let mut path = Vec::new();
@@ -108,12 +120,13 @@ impl Assembler<'_> {
     fn walk(&self, path: &mut Vec<PathStep>, t: u32, trail: Option<&Trail>, entered: Option<()>) {
         let Some(trail) = trail else { return };
         let skip = usize::from(entered.is_some());
-        for (k, at) in trail.head.iter().enumerate().skip(skip) {
+        let names = &self.timelines[t as usize].names;
+        for (k, &op) in trail.head().iter().enumerate().skip(skip) {
             let via = if path.is_empty() && k == 0 { "origin" } else { "data" };
-            path.push(self.step(t, at, via, 0));
+            path.push(self.step(t, &names.at(op), via, 0));
         }
-        for (k, at) in trail.tail.iter().enumerate() {
-            path.push(self.step(t, at, "data", if k == 0 { trail.omitted } else { 0 }));
+        for (k, &op) in trail.tail().iter().enumerate() {
+            path.push(self.step(t, &names.at(op), "data", if k == 0 { trail.omitted } else { 0 }));
         }
     }
 
@@ -130,23 +143,26 @@ impl Assembler<'_> {
         }
     }
 
-    fn given_by_mark(&self) -> FxHashMap<(u32, u32), Vec<u32>> {
-        let mut given: FxHashMap<(u32, u32), Vec<u32>> = FxHashMap::default();
-        for (t, timeline) in self.timelines.iter().enumerate() {
-            for (e, event) in timeline.events.iter().enumerate() {
-                if let Some(mark) = event.given.as_ref().and_then(|g| g.mark) {
-                    given.entry((t as u32, mark)).or_default().push(e as u32);
-                }
-            }
-        }
-        given
+    pub(super) fn given_by_mark(&self) -> GivenByMark {
+        let of = |timeline: &Timeline| {
+            let given = timeline.events.iter().enumerate();
+            let given = given.filter_map(|(e, event)| Some((event.given.as_ref()?.mark?, e as u32)));
+            let mut list: Vec<(u32, u32)> = given.collect();
+            list.sort_unstable();
+            list
+        };
+        GivenByMark(self.timelines.iter().map(of).collect())
     }
 
-    /// Members of the event's communication that got the overflow from it.
-    fn getters_of(&self, t: u32, event: u32) -> Vec<(u32, u32)> {
+    /// Members of the event's communication that got the overflow from it. Only the first giver of a communication
+    /// is answered: the others lead to the same members.
+    fn getters_of(&self, t: u32, event: u32, met: &mut [bool]) -> Vec<(u32, u32)> {
         let Some(id) = self.matching.of_event[t as usize][event as usize] else {
             return Vec::new();
         };
+        if std::mem::replace(&mut met[id as usize], true) {
+            return Vec::new();
+        }
         self.matching.matches[id as usize]
             .members
             .iter()
@@ -159,25 +175,32 @@ impl Assembler<'_> {
 
     /// Everything the first overflow leads to: roots in the order they are reached, and the communications that
     /// brought it to ranks that did not have it.
-    pub(super) fn flood(&self, first: usize) -> Flood {
+    pub(super) fn flood(&self, first: usize, given: &GivenByMark) -> Flood {
         let mut roots = self.starts(first);
-        let mut seen: FxHashSet<(u32, u32)> = roots.iter().copied().collect();
+        let mut seen: Vec<Vec<bool>> = self.timelines.iter().map(|t| vec![false; t.marks.len()]).collect();
+        for &(t, m) in &roots {
+            seen[t as usize][m as usize] = true;
+        }
         let mut timelines: Vec<u32> = roots.iter().map(|s| s.0).collect();
+        let mut reached = vec![false; self.timelines.len()];
+        for &t in &timelines {
+            reached[t as usize] = true;
+        }
+        let mut met = vec![false; self.matching.matches.len()];
         let mut hops: Vec<Hop> = Vec::new();
-        let given = self.given_by_mark();
         let mut at = 0;
         while at < roots.len() {
             let (t, m) = roots[at];
             at += 1;
-            for &event in given.get(&(t, m)).into_iter().flatten() {
+            for event in given.events(t, m) {
                 let mut new = Vec::new();
-                for (gt, ge) in self.getters_of(t, event) {
+                for (gt, ge) in self.getters_of(t, event, &mut met) {
                     let got = self.timelines[gt as usize].events[ge as usize].got.as_ref();
                     let Some(mark) = got.and_then(|g| g.mark) else { continue };
-                    if seen.insert((gt, mark)) {
+                    if !std::mem::replace(&mut seen[gt as usize][mark as usize], true) {
                         roots.push((gt, mark));
                     }
-                    if !timelines.contains(&gt) {
+                    if !std::mem::replace(&mut reached[gt as usize], true) {
                         timelines.push(gt);
                         new.push(self.rank(gt));
                     }

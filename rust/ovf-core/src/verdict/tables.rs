@@ -105,9 +105,7 @@ impl Assembler<'_> {
         let members: Vec<RankOp> = entry
             .members
             .iter()
-            .map(|m| {
-                RankOp::new(self.rank(m.timeline), &self.timelines[m.timeline as usize].event_refs[m.event as usize])
-            })
+            .map(|m| RankOp::new(self.rank(m.timeline), &self.timelines[m.timeline as usize].event_ref(m.event)))
             .collect();
         CommunicationReport {
             api: entry.api.clone(),

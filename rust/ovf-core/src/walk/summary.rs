@@ -13,7 +13,7 @@ use crate::provenance::NodeId;
 use crate::rules::Is;
 use crate::scan::Ending;
 use crate::timeline::{
-    Cause, Completeness, Counts, Mark, Phase, Problem, Symptom, TIMELINE_VERSION, Terminal, Timeline, Trail,
+    Cause, Completeness, Counts, Mark, Names, Phase, Problem, Symptom, TIMELINE_VERSION, Terminal, Timeline, Trail,
 };
 
 impl Walk<'_> {
@@ -94,7 +94,7 @@ impl Walk<'_> {
             first_bad: first_bad.map(|op| self.op_ref(op)),
             last_bad: last_bad.map(|op| self.op_ref(op)),
             groups: self.groups.clone(),
-            event_refs: self.events.iter().map(|e| self.op_ref(e.communication.op)).collect(),
+            names: self.names(&terminals),
             events: std::mem::take(&mut self.events),
             marks,
             marks_omitted: omitted,
@@ -205,8 +205,16 @@ impl Walk<'_> {
 
     pub(super) fn trail(&self, node: NodeId) -> Trail {
         let (head, omitted, tail) = self.graph.trail(node);
-        let refs = |ops: Vec<u32>| ops.into_iter().map(|op| self.op_ref(op)).collect();
-        Trail { head: refs(head), omitted, tail: refs(tail) }
+        Trail::new(head, omitted, &tail)
+    }
+
+    /// The names of the ops that events and trails name by number.
+    fn names(&self, terminals: &[Terminal]) -> Names {
+        let given = self.events.iter().filter_map(|e| e.given.as_ref());
+        let trails = given.map(|side| &side.trail).chain(terminals.iter().map(|t| &t.trail));
+        let mut ops: Vec<u32> = trails.flat_map(|t| [t.head(), t.tail()].concat()).collect();
+        ops.extend(self.events.iter().map(|e| e.communication.op));
+        Names::of(ops, |op| self.name(op))
     }
 
     /// The roots worth keeping, and where each stands in the list.
@@ -259,8 +267,8 @@ impl Walk<'_> {
                 },
                 first_reader: node.first_reader,
                 slot: self.slots.get(&id).cloned(),
-                bad_in: shapes.bad_in,
-                bad_out: shapes.bad_out,
+                bad_in: shapes.bad_in.map(Box::new),
+                bad_out: shapes.bad_out.map(Box::new),
                 record: (entry.body_at() as u64, entry.body(self.bytes).len() as u64),
             });
         }
