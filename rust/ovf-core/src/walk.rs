@@ -375,7 +375,7 @@ impl<'a> Walk<'a> {
             }
         }
         if bad_inputs.is_empty() && bad_outputs.is_empty() {
-            let state = if op.register == Some(true) && !evidence.has_output {
+            let state = if self.registers && op.register == Some(true) && !evidence.has_output {
                 self.register(i)
             } else if self.registers && op.register.is_none() && !op_has_values(op) {
                 OpState::Unknown
