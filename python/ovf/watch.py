@@ -23,6 +23,7 @@ later, a mask may be used, another rank's flush may show an origin that happened
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import time
@@ -277,7 +278,8 @@ class Watch:
         return summary if _signature(rank.files) == rank.signature else None
 
     def _report(self, step: _Step) -> Report:
-        text, records = _core.reduce(
+        reduce = functools.partial(
+            _core.reduce,
             [rank.summary for rank in step.ranks.values() if rank.summary is not None],
             step_number=step.number,
             step_label=step.label,
@@ -286,6 +288,7 @@ class Watch:
             rules=self._rules,
             threads=self._threads,
         )
+        text, records, _ = reduce()
         data = json.loads(text)
         self._verdicts[step.label] = {
             "step": data["step"],
@@ -294,7 +297,13 @@ class Watch:
         }
         data["steps"] = [self._verdicts[label] for label in self._steps if label in self._verdicts]
         dumps = [Path(p) for p in self._paths]
-        return Report(data, records, source=dumps, allow_incomplete_ranks=self._allow_incomplete)
+        return Report(
+            data,
+            records,
+            source=dumps,
+            allow_incomplete_ranks=self._allow_incomplete,
+            atlas=lambda: reduce(chart=True)[2] or "",
+        )
 
     def _say_once(self, said: set[str], text: str) -> None:
         if text not in said:

@@ -12,8 +12,8 @@ from ovf.cli.options import (
     input_option,
     output_option,
     parse_ranks,
-    path_argument,
-    path_of,
+    paths_argument,
+    paths_of,
     rules_option,
     step_option,
 )
@@ -21,7 +21,7 @@ from ovf.cli.screen import complain, progress_bar
 
 
 @click.command()
-@path_argument
+@paths_argument
 @input_option
 @output_option("The page: a new file, or a folder for ovf_report.html; ovf_report.html here by default.")
 @step_option
@@ -36,7 +36,7 @@ from ovf.cli.screen import complain, progress_bar
 @exit_zero_option
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors; the exit status tells.")
 def report(
-    path: Path | None,
+    paths: tuple[Path, ...],
     input_path: Path | None,
     output: Path | None,
     step: str | None,
@@ -49,9 +49,9 @@ def report(
 ) -> None:
     """Write the answer as one HTML page: the verdict, a map of all ranks, the path, the tables.
 
-    The page needs no network and asks for none. PATH is as for `ovf check`, and so is the exit status.
+    The page needs no network and asks for none. PATHS are as for `ovf check`, and so is the exit status.
     """
-    dump = path_of(path, input_path)
+    dump = paths_of(paths, input_path)
     target = output or Path("ovf_report.html")
     if target.is_dir() or not target.suffix:
         target /= "ovf_report.html"
