@@ -134,6 +134,14 @@ def test_an_atlas_on_demand_is_the_same():
     assert ovf.find_first_overflow(EIGHT).atlas() == ovf.find_first_overflow(EIGHT, chart=True).atlas()
 
 
+def test_a_page_of_summaries_is_the_page_of_the_dump(tmp_path):
+    ovf.summarize(EIGHT, tmp_path / "summaries")
+    from_dump, from_summaries = ovf.find_first_overflow(EIGHT), ovf.find_first_overflow(tmp_path / "summaries")
+    assert from_summaries.atlas() == from_dump.atlas()
+    assert from_summaries.first.before == from_dump.first.before
+    assert from_summaries.html() == from_dump.html()
+
+
 def test_a_dump_that_changed_is_not_drawn(tmp_path):
     write_rank(
         tmp_path / "step0" / "rank0",

@@ -23,6 +23,7 @@ later, a mask may be used, another rank's flush may show an origin that happened
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import time
@@ -283,18 +284,18 @@ class Watch:
         return summary if _signature(rank.files) == rank.signature else None
 
     def _report(self, step: _Step) -> Report:
-        summaries = [rank.summary for rank in step.ranks.values() if rank.summary is not None]
-        how: dict[str, Any] = {
-            "step_number": step.number,
-            "step_label": step.label,
-            "notes": step.notes,
-            "chosen": step.single or self._wanted is not None,
-            "rules": self._rules,
-            "threads": self._threads,
-        }
+        reduce = functools.partial(
+            _core.reduce,
+            [rank.summary for rank in step.ranks.values() if rank.summary is not None],
+            step_number=step.number,
+            step_label=step.label,
+            notes=step.notes,
+            chosen=step.single or self._wanted is not None,
+            rules=self._rules,
+            threads=self._threads,
+        )
         asked = [label for label, other in self._steps.items() if self._is_asked(other)]
-        wants = [*self._also, *(["trend"] if len(asked) > 1 else [])]
-        text, records, _ = _core.reduce(summaries, **how, wants=wants)
+        text, records, _ = reduce(wants=[*self._also, *(["trend"] if len(asked) > 1 else [])])
         data = json.loads(text)
         self._verdicts[step.label] = seen_of(data)
         seen = [self._verdicts[label] for label in asked if label in self._verdicts]
@@ -304,7 +305,7 @@ class Watch:
             records,
             source=[Path(p) for p in self._paths],
             allow_incomplete_ranks=self._allow_incomplete,
-            atlas=lambda: _core.reduce(summaries, **how, chart=True)[2] or "",
+            atlas=lambda: reduce(chart=True)[2] or "",
         )
 
     def _say_once(self, said: set[str], text: str) -> None:
