@@ -387,7 +387,7 @@ pub fn build(bytes: &[u8], rank: Rank, label: &str, rules: &Rules) -> Timeline {
 /// Builds the timeline of one rank, telling `watch` how far it is; soon after that is stopped it stops, and the result
 /// must be thrown away.
 pub(crate) fn build_until(bytes: &[u8], rank: Rank, label: &str, rules: &Rules, watch: &Watch) -> Timeline {
-    let index = scan_until(bytes, watch);
+    let index = scan_until(bytes, &|name| rules.is_communication_name(name), watch);
     let mut walk = Walk::new(bytes, &index, rules, rank);
     walk.over_ops(watch);
     walk.finish(rank, label)

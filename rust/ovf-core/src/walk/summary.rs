@@ -2,7 +2,7 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{Class, HEALED_KEPT, MARKS_KEPT, Walk, key_of, module_key};
+use super::{HEALED_KEPT, MARKS_KEPT, Walk, key_of, module_key};
 use crate::communication::exchanges;
 use crate::error::Position;
 use crate::graph::{Node, Role};
@@ -11,7 +11,7 @@ use crate::parse::{Numbers, Parser, Part};
 use crate::provenance;
 use crate::provenance::NodeId;
 use crate::rules::Is;
-use crate::scan::Ending;
+use crate::scan::{Class, Ending};
 use crate::timeline::{
     Cause, Completeness, Counts, Mark, Names, Phase, Problem, Symptom, TIMELINE_VERSION, Terminal, Timeline, Trail,
 };
