@@ -123,6 +123,9 @@ impl Default for Options {
     }
 }
 
+/// Bytes that are worth a thread.
+const BYTES_PER_THREAD: u64 = 16 << 20;
+
 /// Analyses one step: [`Summary::read`] of every rank, then [`reduce`].
 ///
 /// # Errors
@@ -130,8 +133,9 @@ impl Default for Options {
 /// [`ErrorKind::Cancelled`] when `progress` said to stop. Files that cannot be read are part of the report.
 pub fn analyze(step: &Step, options: &Options, progress: &Progress) -> Result<Report> {
     let sources = select(step, options)?;
-    let pool = pool(step.ranks.len(), options)?;
-    progress.expect(&sources);
+    let sizes = progress.expect(&sources);
+    // Threads share a large file.
+    let pool = pool(sources.len().max((sizes / BYTES_PER_THREAD) as usize), options)?;
     pool.install(|| answer(step, &sources, options, progress))
 }
 
@@ -173,12 +177,12 @@ fn select(step: &Step, options: &Options) -> Result<Vec<RankSource>> {
     Ok(chosen)
 }
 
-fn pool(ranks: usize, options: &Options) -> Result<rayon::ThreadPool> {
+fn pool(tasks: usize, options: &Options) -> Result<rayon::ThreadPool> {
     // A pool of its own: rayon's global one does not survive fork().
-    // More threads than ranks have nothing to do.
+    // More threads than tasks have nothing to do.
     let wanted = options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     rayon::ThreadPoolBuilder::new()
-        .num_threads(wanted.clamp(1, ranks.max(1)))
+        .num_threads(wanted.clamp(1, tasks.max(1)))
         .stack_size(16 << 20)
         .thread_name(|i| format!("ovf-{i}"))
         .build()

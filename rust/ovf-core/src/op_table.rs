@@ -237,7 +237,7 @@ fn rows(
     rules: &Rules,
     watch: &Watch,
 ) -> (Vec<Batch>, crate::Timeline) {
-    let index = scan_until(bytes, watch);
+    let index = scan_until(bytes, &|name| rules.is_communication_name(name), watch);
     let mut walk = Walk::new(bytes, &index, rules, source.rank, None);
     walk.over_ops(watch);
     let timeline = walk.finish(source.rank, &source.label);

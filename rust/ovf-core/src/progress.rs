@@ -22,10 +22,11 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// So much is to be read, as far as the files can be asked for their size.
-    pub(crate) fn expect(&self, sources: &[RankSource]) {
+    /// These are to be read; gives their bytes, as far as the files can be asked for their size.
+    pub(crate) fn expect(&self, sources: &[RankSource]) -> u64 {
         let sizes = sources.iter().filter_map(|s| std::fs::metadata(&s.dump).ok()).map(|m| m.len()).sum();
         self.total.fetch_add(sizes, Ordering::Relaxed);
+        sizes
     }
 
     pub(crate) fn is_cancelled(&self) -> bool {

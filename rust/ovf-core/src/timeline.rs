@@ -425,7 +425,7 @@ pub(crate) fn build_until(
     wanted: Wanted,
     watch: &Watch,
 ) -> Timeline {
-    let index = scan_until(bytes, watch);
+    let index = scan_until(bytes, &|name| rules.is_communication_name(name), watch);
     let mut walk = Walk::new(bytes, &index, rules, rank, wanted.chart.then(Draft::default));
     walk.over_ops(watch);
     let trend = wanted.trend.then(|| walk.trend());

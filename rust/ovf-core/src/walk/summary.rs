@@ -2,7 +2,7 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{Class, HEALED_KEPT, MARKS_KEPT, Walk, key_of, module_key};
+use super::{HEALED_KEPT, MARKS_KEPT, Walk, key_of, module_key};
 use crate::classify::OpState;
 use crate::communication::exchanges;
 use crate::error::Position;
@@ -12,7 +12,7 @@ use crate::parse::{Numbers, Parser, Part, parse_op};
 use crate::provenance;
 use crate::provenance::NodeId;
 use crate::rules::Is;
-use crate::scan::Ending;
+use crate::scan::{Class, Ending};
 use crate::timeline::{
     Cause, Completeness, Counts, Mark, Names, OpRef, Phase, Problem, Symptom, TIMELINE_VERSION, Terminal, Timeline,
     Trail,

@@ -10,10 +10,11 @@
 
 use rustc_hash::FxHashSet;
 
-use super::{Class, Walk};
+use super::Walk;
 use crate::op::{Field, OpName, TensorStat, Value};
 use crate::parse::{Part, parse_op};
 use crate::rules::Is;
+use crate::scan::Class;
 use crate::timeline::{Reading, Trend};
 
 /// Losses kept (micro batches).
