@@ -312,6 +312,7 @@ class Table:
         """
     def __arrow_c_schema__(self) -> object: ...
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
+
 def trace_summary(summary: bytes, *, rules: _Path | None = None) -> tuple[str, list[str]]:
     """Trace one rank from its summary: as `trace`."""
 

@@ -118,9 +118,7 @@ class Files(abc.ABC):
                 return None
 
         construct, stack = content(rank.construct), content(rank.stack)
-        return _core.with_context(
-            summary, construct, stack, remarks=remarks, chart=request.chart, rules=request.rules
-        )
+        return _core.with_context(summary, construct, stack, remarks=remarks, chart=request.chart, rules=request.rules)
 
 
 def small_enough(size: int) -> None:

@@ -140,7 +140,9 @@ class TarStream(Source):
         if name.endswith(SUMMARY):
             place = Rank(rank, label, name, None, None)
             return written(data, place, f"{self.path}/{name}", request.rules)
-        return _core.summarize(data, rank=rank, label=label, path=f"{self.path}/{name}", rules=request.rules, wants=request.kept)
+        return _core.summarize(
+            data, rank=rank, label=label, path=f"{self.path}/{name}", rules=request.rules, wants=request.kept
+        )
 
     def _again(self, wanted: Collection[str], request: Request) -> Iterator[tuple[str, bytes]]:
         """Name and content of the wanted files, in another pass that ends at the last of them."""

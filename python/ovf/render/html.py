@@ -22,7 +22,7 @@ import jinja2
 from markupsafe import Markup
 
 import ovf
-from ovf.render.text import bytes_text, number, plural, printable, ranks_text
+from ovf.render.words import bytes_text, number, plural, printable, ranks_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
