@@ -172,7 +172,12 @@ impl<'a> Template<'a> {
                 return false;
             }
             let start = at + piece.len();
-            let Some(end) = word_end(body, start).filter(|&end| end > start) else {
+            // PERF: NaN is what most of a dump that went bad says.
+            let end = if body[start..].starts_with(b"NaN,") {
+                start + 3
+            } else if let Some(end) = word_end(body, start).filter(|&end| end > start) {
+                end
+            } else {
                 return false;
             };
             self.tensors[tensor].1[which] = Some((&body[start..end], false));
