@@ -18,6 +18,7 @@ $(VENV)/.tools:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(BIN)/python -m pip install --quiet --group dev
+	if command -v chromium >/dev/null; then $(BIN)/python -m pip install --quiet --group browser; fi
 	touch $@
 
 $(VENV)/.built: $(VENV)/.tools $(SOURCES)

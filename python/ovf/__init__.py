@@ -16,12 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ovf._core import DumpFormatError, OvfError, RulesError
-    from ovf.analyzer import cross_rank, find_first_overflow, trace_rank
+    from ovf.analyzer import cross_rank, find_first_overflow, op_table, steps, trace_rank
     from ovf.report import (
+        Before,
         Communication,
         Finding,
         Frame,
         Hint,
+        Levels,
+        NearMiss,
         Note,
         PathStep,
         RankSummary,
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
         Unreadable,
         Value,
     )
+    from ovf.step import StepSummary
     from ovf.summaries import summarize
 
 __version__ = "0.1.0"
@@ -39,37 +43,49 @@ _HOME = {
     "RulesError": "ovf._core",
     "cross_rank": "ovf.analyzer",
     "find_first_overflow": "ovf.analyzer",
+    "op_table": "ovf.analyzer",
+    "steps": "ovf.analyzer",
     "summarize": "ovf.summaries",
     "trace_rank": "ovf.analyzer",
+    "Before": "ovf.report",
     "Communication": "ovf.report",
     "Finding": "ovf.report",
     "Frame": "ovf.report",
     "Hint": "ovf.report",
+    "Levels": "ovf.report",
+    "NearMiss": "ovf.report",
     "Note": "ovf.report",
     "PathStep": "ovf.report",
     "RankSummary": "ovf.report",
     "Report": "ovf.report",
     "Unreadable": "ovf.report",
+    "StepSummary": "ovf.step",
     "Value": "ovf.report",
 }
 
 __all__ = [
+    "Before",
     "Communication",
     "DumpFormatError",
     "Finding",
     "Frame",
     "Hint",
+    "Levels",
+    "NearMiss",
     "Note",
     "OvfError",
     "PathStep",
     "RankSummary",
     "Report",
     "RulesError",
+    "StepSummary",
     "Unreadable",
     "Value",
     "__version__",
     "cross_rank",
     "find_first_overflow",
+    "op_table",
+    "steps",
     "summarize",
     "trace_rank",
 ]

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import threading
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from ovf import _core
-from ovf.report import Report
+from ovf.report import Origin, Report
+from ovf.step import StepSummary, last_good
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
+    Extra = Literal["near", "levels", "strip"]
     StrPath = str | os.PathLike[str]
     StrPaths = StrPath | Sequence[StrPath]
 
@@ -28,7 +32,7 @@ _PROGRESS_SECONDS = 0.1
 
 
 def find_first_overflow(
-    path: StrPaths,
+    path: StrPaths | None,
     *,
     step: int | str | None = None,
     ranks: Iterable[int] | None = None,
@@ -36,14 +40,21 @@ def find_first_overflow(
     threads: int | None = None,
     allow_incomplete_ranks: bool = False,
     mmap: bool | None = None,
+    chart: bool = False,
     progress: Callable[[int, int], None] | None = None,
+    also: Iterable[Extra] = (),
+    engine: Literal["local", "ray"] = "local",
+    hosts: Mapping[str, StrPath] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Report:
     """Name the first overflow of a dump.
 
     Args:
         path: A dump root (steps are analysed in order until one has an overflow), a step directory with one folder a
             rank, a rank folder, or one `dump.json`; summaries of ranks (`ovf summarize`) may stand in place of rank
-            folders. Or several such paths that hold one dump together, such as the disks of several hosts.
+            folders. Any of them plain or packed (`dump.json.gz`, `.zst`), in an archive (`.tar`, `.tar.gz`, `.tar.zst`,
+            `.zip`), or behind a URL that fsspec knows (`s3://bucket/dump/step0`). Or several local folders that hold one
+            dump together, such as the disks of several hosts. `None` with `hosts`.
         step: Only this step: its number, or its folder below the root (`"actor_train/step0"`).
         ranks: Only these global ranks; all by default.
         rules: A JSON file of operator rules laid over the built-in ones (`ovf rules` prints the shape).
@@ -52,7 +63,17 @@ def find_first_overflow(
         mmap: Whether large files may be mapped. By default they are, unless the environment variable `OVF_NO_MMAP` is
             set to something but `0`; files on network file systems and files written in the last ten seconds are read
             in any case, because another process could cut them short under a map.
+        chart: Whether to keep the name and state of every op, which `Report.atlas` and `Report.to_html` draw from;
+            without it they read the dump again.
         progress: Called about ten times a second with (bytes read, bytes in all), from another thread.
+        also: What else the report shall hold: `near` (near misses: finite values close to the end of their dtype),
+            `levels` (critical, high, medium, as msProbe's graph view has them), `strip` (each rank's execution drawn
+            small). `near` and `levels` parse every op.
+        engine: `local`, or `ray`: ranks are summarised by a Ray cluster, the running one (`RAY_ADDRESS`) or a
+            local one. The report is the same.
+        hosts: With `ray`: node -> dump root or step directory on that node's own disk, in place of `path`. A node is
+            named by Ray's node name, node id, address or host name.
+        storage_options: Options of the URL's fsspec file system.
 
     Returns:
         The report of the first step with an overflow; without one, of the last step. `Report.steps` names all that
@@ -62,29 +83,141 @@ def find_first_overflow(
         FileNotFoundError: The path does not exist.
         ovf.DumpFormatError: The path holds no dump in any known layout.
         ovf.RulesError: The rules file is not valid.
-        ValueError: The step or a rank that was asked for is not there.
-        OSError: The operating system refused. Single unreadable ranks are no error but part of the report.
+        ValueError: The step or a rank that was asked for is not there; a scheme is not known, or the package that it or
+            the engine needs is not installed; no such node.
+        OSError: The operating system, a store or a cluster refused. Single unreadable ranks are no error but part of
+            the report.
     """
+    wanted = sorted(set(ranks)) if ranks is not None else None
+    mapped = may_map(mmap)
+    if engine != "local" or hosts is not None or path is None or any(is_elsewhere(p) for p in listed(path)):
+        from ovf.remote.analysis import first_overflow  # noqa: PLC0415 - only for these places
+
+        return first_overflow(
+            path,
+            step=step,
+            ranks=wanted,
+            rules=rules,
+            threads=threads,
+            allow_incomplete_ranks=allow_incomplete_ranks,
+            mmap=mapped,
+            chart=chart,
+            progress=progress,
+            also=tuple(sorted(set(also))),
+            engine=engine,
+            hosts=hosts,
+            storage_options=storage_options,
+        )
     paths = listed(path)
     found = _core.discover(paths)
     chosen = choose([row[:2] for row in found], step, paths)
-    wanted = sorted(set(ranks)) if ranks is not None else None
-    may_map = os.environ.get("OVF_NO_MMAP", "0") in {"", "0"} if mmap is None else mmap
+    wants = [*sorted(set(also)), *(["trend"] if len(chosen) > 1 else [])]
     counters = _core.Progress()
     seen: list[dict[str, Any]] = []
-    with _Ticker(counters, progress):
+    how: dict[str, Any] = {"ranks": wanted, "rules": rules, "threads": threads, "map": mapped, "wants": wants}
+    index = chosen[0]
+    with Ticker(counters, progress):
         for index in chosen:
-            text, records = _core.analyze(
-                paths, index, ranks=wanted, rules=rules, threads=threads, map=may_map, progress=counters
-            )
+            text, records, atlas = _core.analyze(paths, index, **how, chart=chart, progress=counters)
             data = json.loads(text)
-            seen.append({"step": data["step"], "step_label": data["step_label"], "verdict": data["verdict"]})
+            seen.append(seen_of(data))
             if data["verdict"] == "overflow":
                 break
-    if data["verdict"] == "no_evidence" and any(s["verdict"] == "clean" for s in seen):
-        data["verdict"], data["incomplete"] = "clean", True
-    data["steps"] = seen
-    return Report(data, records, source=[Path(p) for p in paths], allow_incomplete_ranks=allow_incomplete_ranks)
+    return Report(
+        settled(data, seen, len(chosen)),
+        records,
+        origin=Origin(paths, index, wanted, rules, threads, mapped),
+        source=[Path(p) for p in paths],
+        allow_incomplete_ranks=allow_incomplete_ranks,
+        atlas=atlas or functools.partial(_atlas, paths, index, how, zlib.crc32(text.encode())),
+    )
+
+
+def _atlas(paths: list[StrPath], index: int, how: dict[str, Any], checksum: int) -> str:
+    """The atlas of a step that was analysed without it."""
+    text, _, atlas = _core.analyze(paths, index, **how, chart=True)
+    if zlib.crc32(text.encode()) != checksum:
+        msg = f"{', '.join(map(str, paths))}: the dump has changed since it was analysed; analyse it again"
+        raise ValueError(msg)
+    return atlas or ""
+
+
+def seen_of(data: dict[str, Any]) -> dict[str, Any]:
+    """What is remembered of a step that was looked at."""
+    first, trend = data["first"], data.get("trend") or {}
+    value = {name: (trend.get(name) or {}).get("value") for name in ("loss", "gradient_norm")}
+    place = {k: first[k] for k in ("rank", "op_name", "exec_order")} if first else None
+    return {"step": data["step"], "step_label": data["step_label"], "verdict": data["verdict"], "first": place, **value}
+
+
+def steps(
+    path: StrPaths,
+    *,
+    step: int | str | None = None,
+    ranks: Iterable[int] | None = None,
+    rules: StrPath | None = None,
+    threads: int | None = None,
+    mmap: bool | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[StepSummary]:
+    """Summarise every step of a dump root: verdict, first overflow, loss, gradient norm.
+
+    Args:
+        path: As for `find_first_overflow`.
+        step: As there.
+        ranks: As there; every step must have them.
+        rules: As there.
+        threads: As there. As many steps are held in memory as there are threads.
+        mmap: As there.
+        progress: As there.
+
+    Returns:
+        One summary a step, in order.
+
+    Raises:
+        FileNotFoundError, ovf.DumpFormatError, ovf.RulesError, ValueError, OSError: As for `find_first_overflow`.
+    """
+    paths = _here(path)
+    chosen = choose([row[:2] for row in _core.discover(paths)], step, paths)
+    wanted = sorted(set(ranks)) if ranks is not None else None
+    how: dict[str, Any] = {"ranks": wanted, "rules": rules, "threads": threads, "map": may_map(mmap)}
+    counters = _core.Progress()
+    with Ticker(counters, progress):
+        text = _core.overview(paths, chosen, **how, progress=counters)
+    return [StepSummary.from_json(data) for data in json.loads(text)]
+
+
+def op_table(
+    path: StrPaths,
+    *,
+    step: int | str | None = None,
+    ranks: Iterable[int] | None = None,
+    rules: StrPath | None = None,
+    threads: int | None = None,
+    mmap: bool | None = None,
+) -> _core.Table:
+    """The table of all ops, for any reader of the Arrow PyCapsule interface: `polars.DataFrame(ovf.op_table(path))`.
+
+    Args:
+        path: As for `find_first_overflow`; all its steps.
+        step: Only this step.
+        ranks: As there.
+        rules: As there.
+        threads: As there. As many ranks (and one more) are held in memory.
+        mmap: As there.
+
+    Returns:
+        The table; its columns are described in `docs/tables.md`. Rows are made while it is read, anew each time.
+        `unreadable` names the dumps that the last reading could not read to their end.
+
+    Raises:
+        FileNotFoundError, ovf.DumpFormatError, ovf.RulesError, ValueError, OSError: As for `find_first_overflow`;
+            what concerns the files themselves, when the table is read.
+    """
+    paths = _here(path)
+    chosen = choose([row[:2] for row in _core.discover(paths)], step, paths)
+    wanted = sorted(set(ranks)) if ranks is not None else None
+    return _core.op_table(paths, chosen, ranks=wanted, rules=rules, threads=threads, map=may_map(mmap))
 
 
 def cross_rank(path: StrPaths, *, step: int | str | None = None, rules: StrPath | None = None) -> dict[str, Any]:
@@ -147,18 +280,14 @@ def trace_rank(
         ValueError: No such rank or step.
         FileNotFoundError, ovf.DumpFormatError, ValueError, OSError: As for `find_first_overflow`.
     """
-    found = _core.discover(path)
-    index = choose([row[:2] for row in found], step, [path])[0]
-    there = found[index][3]
-    if rank is None:
-        if len(there) != 1:
-            msg = f"{path}: has ranks {there}; say which one (rank=, --rank)"
-            raise ValueError(msg)
-        rank = there[0]
-    if rank not in there:
-        msg = f"{path}: no rank {rank}; it has {there}"
-        raise ValueError(msg)
-    text, outputs = _core.trace(path, index, rank, rules=rules)
+    if is_elsewhere(path):
+        from ovf.remote.analysis import trace  # noqa: PLC0415 - only for these places
+
+        text, outputs = trace(path, rank, step=step, rules=rules)
+    else:
+        found = _core.discover(path)
+        index = choose([row[:2] for row in found], step, [path])[0]
+        text, outputs = _core.trace(path, index, one_rank(found[index][3], rank, path), rules=rules)
     data = json.loads(text)
     anomalies = [_anomaly(a, o) for a, o in zip(data["anomalies"], outputs, strict=True)]
     warnings = []
@@ -213,6 +342,25 @@ def listed(path: StrPaths) -> list[StrPath]:
     return list(path)
 
 
+def _here(path: StrPaths) -> list[StrPath]:
+    """The paths, if all are local files and folders.
+
+    Raises:
+        ValueError: One is a URL or an archive.
+    """
+    paths = listed(path)
+    for one in paths:
+        if is_elsewhere(one):
+            msg = f"{os.fspath(one)}: only local files and folders can be read here; copy or unpack the dump first"
+            raise ValueError(msg)
+    return paths
+
+
+def may_map(mmap: bool | None) -> bool:  # noqa: FBT001 - what was asked, or None
+    """Whether large files are mapped: as asked, else as `OVF_NO_MMAP` says."""
+    return os.environ.get("OVF_NO_MMAP", "0") in {"", "0"} if mmap is None else mmap
+
+
 def choose(found: Sequence[tuple[int | None, str]], step: int | str | None, paths: Sequence[StrPath]) -> list[int]:
     """Indices of the steps (number, label) that were asked for.
 
@@ -230,16 +378,62 @@ def choose(found: Sequence[tuple[int | None, str]], step: int | str | None, path
     return chosen
 
 
-class _Ticker:
+def one_rank(there: Sequence[int], rank: int | None, path: StrPath) -> int:
+    """The rank that was asked for, or the only one.
+
+    Raises:
+        ValueError: It is not there; there are several.
+    """
+    if rank is None:
+        if len(there) != 1:
+            msg = f"{path}: has ranks {list(there)}; say which one (rank=, --rank)"
+            raise ValueError(msg)
+        return there[0]
+    if rank not in there:
+        msg = f"{path}: no rank {rank}; it has {list(there)}"
+        raise ValueError(msg)
+    return rank
+
+
+def settled(data: dict[str, Any], seen: list[dict[str, Any]], asked: int) -> dict[str, Any]:
+    """The report of the last step that was looked at, with all that were; `asked` is the number that should be."""
+    if data["verdict"] == "no_evidence" and any(s["verdict"] == "clean" for s in seen):
+        data["verdict"], data["incomplete"] = "clean", True
+    data["steps"] = seen
+    data["steps_omitted"] = asked - len(seen)
+    data["last_good"] = last_good(seen)
+    return data
+
+
+#: How the names of archives end.
+_ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.zst", ".tzst", ".zip")
+
+
+def is_elsewhere(path: StrPath) -> bool:
+    """Whether a path is a URL or an archive."""
+    text = os.fspath(path)
+    return "://" in text or "::" in text or (text.lower().endswith(_ARCHIVES) and os.path.isfile(text))  # noqa: PTH113 - no Path for a URL
+
+
+class _Counting(Protocol):
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def total(self) -> int: ...
+
+
+class Ticker:
     """Calls the progress function from a thread of its own while the analysis runs."""
 
-    def __init__(self, counters: _core.Progress, call: Callable[[int, int], None] | None) -> None:
+    def __init__(self, counters: _Counting, call: Callable[[int, int], None] | None) -> None:
+        """Nothing runs yet; without `call` nothing ever does."""
         self._counters = counters
         self._call = call
         self._done = threading.Event()
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> None:
+        """Start."""
         if self._call is not None:
             self._thread = threading.Thread(target=self._run, name="ovf-progress", daemon=True)
             self._thread.start()
@@ -253,6 +447,7 @@ class _Ticker:
             self._call(self._counters.bytes, self._counters.total)
 
     def __exit__(self, *_: object) -> None:
+        """Call once more, with the last numbers."""
         self._done.set()
         if self._thread is not None:
             self._thread.join()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from ovf._core import Table
 
 Verdict = Literal["overflow", "clean", "no_evidence"]
 Kind = Literal["compute", "communication", "parameter", "input", "corruption", "missing_rank"]
@@ -39,6 +42,7 @@ class Value:
         shape: Sizes by dimension.
         max, min, mean, norm: Statistics as dumped; `None` where missing. `mean` and `norm` can overflow by themselves.
         class_: `finite`, `-inf`, `+inf`, `nan` or `unknown`.
+        made_by: Of an input: the op before it whose output has the same dtype, shape and statistics.
     """
 
     slot: str
@@ -49,12 +53,14 @@ class Value:
     mean: Number
     norm: Number
     class_: str
+    made_by: str | None = None
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Value:
         """From the JSON contract."""
         stats = {k: _number(data[k]) for k in ("max", "min", "mean", "norm")}
-        return cls(data["slot"], data["dtype"], tuple(data["shape"]), class_=data["class"], **stats)
+        made_by = data.get("made_by")
+        return cls(data["slot"], data["dtype"], tuple(data["shape"]), class_=data["class"], made_by=made_by, **stats)
 
 
 @dataclass(frozen=True)
@@ -75,6 +81,22 @@ class Hint:
     likely: str
     check: str
     source: str
+
+
+@dataclass(frozen=True)
+class Before:
+    """An op shortly before a finding on its rank: its input and output of the largest magnitude."""
+
+    op_name: str
+    exec_order: int
+    input: Value | None
+    output: Value | None
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Before:
+        """From the JSON contract."""
+        sides = {side: Value.from_json(data[side]) if data[side] else None for side in ("input", "output")}
+        return cls(data["op_name"], data["exec_order"], **sides)
 
 
 @dataclass(frozen=True)
@@ -110,6 +132,7 @@ class Finding:
         stack: Call stack, innermost first.
         stack_info: The same as recorded lines.
         hint: Likely cause, or `None`.
+        before: The ops before it on its rank, in file order; empty beyond the first findings of a rank.
         only_in_recompute: It ran in activation recomputation.
         members: Other members or ranks that show the same.
         missing_ranks: Ranks whose data is not in the dump, for `missing_rank`.
@@ -141,6 +164,7 @@ class Finding:
     stack: tuple[Frame, ...]
     stack_info: tuple[str, ...]
     hint: Hint | None
+    before: tuple[Before, ...]
     only_in_recompute: bool
     members: tuple[RankOp, ...]
     missing_ranks: tuple[int, ...]
@@ -166,6 +190,7 @@ class Finding:
             construct_chain=tuple(data["construct_chain"]),
             stack=tuple(_take(Frame, f) for f in data["stack"]),
             stack_info=tuple(data["stack_info"]),
+            before=tuple(Before.from_json(b) for b in data["before"]),
             hint=_take(Hint, data["hint"]) if data["hint"] else None,
             members=tuple(_take(RankOp, m) for m in data["members"]),
             missing_ranks=tuple(data["missing_ranks"]),
@@ -186,12 +211,22 @@ class PathStep:
 
 @dataclass(frozen=True)
 class Hop:
-    """A communication that brought the overflow to ranks that did not have it."""
+    """A communication that brought the overflow to ranks that did not have it.
+
+    Attributes:
+        api: API name.
+        from_rank: Rank that gave it.
+        op_name, exec_order: Op of the giver.
+        to: Ranks that got it for the first time.
+        arrivals: `exec_order` of the op by which each of them got it.
+    """
 
     api: str
     from_rank: int
     op_name: str
+    exec_order: int
     to: tuple[int, ...]
+    arrivals: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -207,7 +242,10 @@ class Spread:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Spread:
         """From the JSON contract."""
-        hops = tuple(Hop(h["api"], h["from"], h["op_name"], tuple(h["to"])) for h in data["hops"])
+        hops = tuple(
+            Hop(h["api"], h["from"], h["op_name"], h["exec_order"], tuple(h["to"]), tuple(h["arrivals"]))
+            for h in data["hops"]
+        )
         symptom = _take(RankOp, data["symptom"]) if data["symptom"] else None
         return cls(data["ops"], tuple(data["ranks"]), hops, symptom, data["symptom_kind"])
 
@@ -243,7 +281,11 @@ class Unreadable:
 
 @dataclass(frozen=True)
 class RankSummary:
-    """One rank in numbers: ops by state, first bad op, completeness."""
+    """One rank in numbers: ops by state, first bad op, completeness.
+
+    `strip`, where it was asked for, is the rank's execution drawn small: the worst state in each of at most 256 equal
+    parts of its ops, a letter each (`o`rigin, `p`ropagated, `a`bsorbed, `i`ntended, `g`arbage, `u`nknown, `.` clean).
+    """
 
     rank: int
     label: str
@@ -255,6 +297,7 @@ class RankSummary:
     counts: Mapping[str, int]
     first_bad: RankOp | None
     reached_by: str | None
+    strip: str | None = None
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> RankSummary:
@@ -311,6 +354,83 @@ class Communication:
         return _take(cls, data, members=tuple(_take(RankOp, m) for m in data["members"]), **made)
 
 
+@dataclass(frozen=True)
+class NearMiss:
+    """A finite value close to the end of its dtype (`limit`), or one that grew suddenly (`growth`).
+
+    Attributes:
+        rank, op_name, exec_order: Where.
+        kind: `limit` or `growth`.
+        slot, dtype, shape: The tensor.
+        value: Max or Min, whichever is larger in magnitude.
+        limit: Largest finite number of the dtype.
+        share: Magnitude over `limit`.
+        growth: Magnitude over the largest input's; `None` without one.
+        before_first: It stands before the first op of its rank that shows an overflow.
+    """
+
+    rank: int
+    op_name: str
+    exec_order: int
+    kind: Literal["limit", "growth"]
+    slot: str
+    dtype: str
+    shape: tuple[int, ...]
+    value: float
+    limit: float
+    share: float
+    growth: float | None
+    before_first: bool
+
+
+@dataclass(frozen=True)
+class LevelCount:
+    """Ops that msProbe's graph view marks for one reason: `scene`, `level`, `count`."""
+
+    scene: str
+    level: str
+    count: int
+
+
+@dataclass(frozen=True)
+class LeveledOp:
+    """An op that msProbe's graph view marks; `norm_ratio` is its largest output norm over its largest input norm."""
+
+    rank: int
+    op_name: str
+    exec_order: int
+    level: Literal["critical", "high", "medium"]
+    scene: str
+    norm_ratio: Number
+
+
+@dataclass(frozen=True)
+class Levels:
+    """The step in the words of msProbe's graph view: counts by reason, and the worst ops."""
+
+    counts: tuple[LevelCount, ...]
+    ops: tuple[LeveledOp, ...]
+    ops_omitted: int
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Levels:
+        """From the JSON contract."""
+        ops = tuple(_take(LeveledOp, o, norm_ratio=_number(o["norm_ratio"])) for o in data["ops"])
+        return cls(tuple(_take(LevelCount, c) for c in data["counts"]), ops, data["ops_omitted"])
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a report came from: what is needed to read the step again."""
+
+    paths: list[str | os.PathLike[str]]
+    index: int
+    ranks: list[int] | None
+    rules: str | os.PathLike[str] | None
+    threads: int | None
+    map: bool
+
+
 class Report:
     """The answer for one step of a dump.
 
@@ -322,11 +442,15 @@ class Report:
         data: dict[str, Any],
         records: list[str],
         *,
+        origin: Origin | None = None,
         source: Path | Sequence[Path] | None = None,
         allow_incomplete_ranks: bool = False,
+        atlas: str | Callable[[], str] = "",
     ) -> None:
-        """Wrap the contract's data; `records` are the dump's records of the findings."""
+        """Wrap the contract's data; `records` are the dump's records of the findings, `atlas` JSON or how to get it."""
         self._data = data
+        self._origin = origin
+        self._atlas = atlas
         self._source = source
         self._allow_incomplete = allow_incomplete_ranks
         self.findings: tuple[Finding, ...] = tuple(
@@ -371,6 +495,42 @@ class Report:
     def steps(self) -> tuple[tuple[str, str], ...]:
         """Every step that was looked at: (label, verdict)."""
         return tuple((s["step_label"], s["verdict"]) for s in self._data["steps"])
+
+    @property
+    def near(self) -> tuple[NearMiss, ...] | None:
+        """Near misses, the nearest first; `None` unless asked for (`also=["near"]`)."""
+        found = self._data.get("near")
+        return None if found is None else tuple(_take(NearMiss, n, shape=tuple(n["shape"])) for n in found)
+
+    @property
+    def levels(self) -> Levels | None:
+        """Levels as msProbe has them; `None` unless asked for (`also=["levels"]`)."""
+        found = self._data.get("levels")
+        return None if found is None else Levels.from_json(found)
+
+    def to_arrow(self, table: Literal["ops", "findings", "communications"] = "findings") -> Table:
+        """A table for any reader of the Arrow PyCapsule interface: `polars.DataFrame(report.to_arrow())`.
+
+        Args:
+            table: `findings` and `communications` hold what the report lists, a row each; `ops` reads the step again
+                and holds every op of every rank. The columns are described in `docs/tables.md`.
+
+        Returns:
+            The table. Rows are made while it is read.
+
+        Raises:
+            ValueError: No such table, or the report was not made from a dump and `ops` is asked for.
+            OSError, ovf.OvfError: The dump cannot be found any more.
+        """
+        from ovf import _core  # noqa: PLC0415 - a report may be read where the core is not used
+
+        if table != "ops":
+            return _core.report_table(json.dumps(self._data), table)
+        if self._origin is None:
+            msg = "the ops stand in the dump, and this report was not made from one"
+            raise ValueError(msg)
+        o = self._origin
+        return _core.op_table(o.paths, [o.index], ranks=o.ranks, rules=o.rules, threads=o.threads, map=o.map)
 
     @property
     def path(self) -> tuple[PathStep, ...]:
@@ -449,6 +609,47 @@ class Report:
         """
         write_new(Path(path), self.json(), self._source)
 
+    def atlas(self) -> dict[str, Any]:
+        """Every op of every rank, as plain data (docs/report.md, "Atlas").
+
+        Raises:
+            ValueError: The dump was read again for it, and has changed; or there is nothing to read again.
+            OSError: It was read again for it, and the operating system refused.
+        """
+        atlas: dict[str, Any] = json.loads(self._drawn())
+        return atlas
+
+    def html(self) -> str:
+        """One page that opens without a network: the verdict, a map of all ranks, the path, the tables.
+
+        Raises:
+            ValueError, OSError: As for `atlas`.
+        """
+        from ovf.render.html import html  # noqa: PLC0415 - only for this form
+
+        return html(self, self._drawn())
+
+    def to_html(self, path: str | os.PathLike[str]) -> None:
+        """Write that page to a new file.
+
+        Args:
+            path: The file. It must not exist, and must not lie in the dump.
+
+        Raises:
+            FileExistsError: The file exists; nothing is overwritten.
+            ValueError: The file would lie in the dump directory, or as for `atlas`.
+            OSError: It cannot be written.
+        """
+        write_new(Path(path), self.html(), self._source)
+
+    def _drawn(self) -> str:
+        if callable(self._atlas):
+            self._atlas = self._atlas()
+        if not self._atlas:
+            msg = "this report was made without an atlas: analyse again with chart=True"
+            raise ValueError(msg)
+        return self._atlas
+
     def __repr__(self) -> str:
         """The verdict and the first overflow."""
         first = self.first
@@ -456,12 +657,12 @@ class Report:
         return f"<ovf.Report {self.verdict}: {what}>"
 
 
-def write_new(path: Path, text: str, dump: Path | Sequence[Path] | None) -> None:
+def write_new(path: Path, text: str | Iterable[bytes], dump: Path | Sequence[Path] | None) -> None:
     """Write a file that does not exist yet, never into the dump it was made from.
 
     Args:
         path: The file to make.
-        text: Its content.
+        text: Its content, or its pieces; if they fail, no file is left behind.
         dump: The dump's path or paths; `None` skips that check.
 
     Raises:
@@ -469,9 +670,21 @@ def write_new(path: Path, text: str, dump: Path | Sequence[Path] | None) -> None
         ValueError: The file would lie in the dump directory.
         OSError: It cannot be written.
     """
+    check_new(path, dump)
+    with path.open("xb") as file:
+        try:
+            for piece in [text.encode()] if isinstance(text, str) else text:
+                file.write(piece)
+        except BaseException:
+            path.unlink()
+            raise
+
+
+def check_new(path: Path, dump: Path | Sequence[Path] | None) -> None:
+    """See whether a file may be made; the errors of `write_new`."""
     refuse_inside(path, [dump] if isinstance(dump, Path) else dump or ())
-    with path.open("x", encoding="utf-8") as file:
-        file.write(text)
+    if path.exists():
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
 
 
 def refuse_inside(path: Path, dumps: Sequence[Path]) -> None:

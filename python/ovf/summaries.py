@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any
 
 from ovf import _core
-from ovf.analyzer import choose, listed
+from ovf.analyzer import choose, listed, may_map
 from ovf.report import refuse_inside
 
 if TYPE_CHECKING:
@@ -152,6 +152,7 @@ def _summary(row: tuple[Any, ...], source: tuple[Any, ...], rules: StrPath | Non
         step_label=label,
         notes=notes,
         rules=rules,
+        map=may_map(None),
         progress=counters,
     )
     told = json.loads(_core.about(content, path=str(dump), rules=rules))

@@ -23,6 +23,7 @@ later, a mask may be used, another rank's flush may show an origin that happened
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import time
@@ -32,13 +33,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ovf import _core
-from ovf.analyzer import listed
+from ovf.analyzer import listed, seen_of
 from ovf.report import Report
+from ovf.step import last_good
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ovf.analyzer import StrPath, StrPaths
+    from ovf.analyzer import Extra, StrPath, StrPaths
 
 #: Counts of ops at which msProbe flushes in the middle of a step are multiples of this.
 _FLUSH_OPS = 1000
@@ -107,6 +109,7 @@ class Watch:
         threads: int | None = None,
         settle: float = 10.0,
         allow_incomplete_ranks: bool = False,
+        also: Iterable[Extra] = (),
         say: Callable[[str], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -120,6 +123,7 @@ class Watch:
             threads: As there.
             settle: Seconds without a change after which the last step counts as over.
             allow_incomplete_ranks: As for `find_first_overflow`.
+            also: As for `find_first_overflow`.
             say: Called with a line about what happens.
             clock: Seconds that never go back.
         """
@@ -131,6 +135,7 @@ class Watch:
         self._threads = threads or os.cpu_count() or 1
         self._settle = settle
         self._allow_incomplete = allow_incomplete_ranks
+        self._also = sorted(set(also))
         self._say = say
         self._clock = clock
         self._steps: dict[str, _Step] = {}
@@ -157,8 +162,7 @@ class Watch:
         self._see()
         waiting: set[str] = set()
         for step in self._steps.values():
-            asked = self._step is None or self._step in {step.label, str(step.number)}
-            if not asked or step.judged == step.signatures or step.phase in waiting:
+            if not self._is_asked(step) or step.judged == step.signatures or step.phase in waiting:
                 continue
             report = self._judge(step)
             if report is None:
@@ -166,6 +170,9 @@ class Watch:
             elif report.verdict == "overflow":
                 return report
         return None
+
+    def _is_asked(self, step: _Step) -> bool:
+        return self._step is None or self._step in {step.label, str(step.number)}
 
     # --- seeing -------------------------------------------------------------------------------------------------------
 
@@ -277,7 +284,8 @@ class Watch:
         return summary if _signature(rank.files) == rank.signature else None
 
     def _report(self, step: _Step) -> Report:
-        text, records = _core.reduce(
+        reduce = functools.partial(
+            _core.reduce,
             [rank.summary for rank in step.ranks.values() if rank.summary is not None],
             step_number=step.number,
             step_label=step.label,
@@ -286,15 +294,19 @@ class Watch:
             rules=self._rules,
             threads=self._threads,
         )
+        asked = [label for label, other in self._steps.items() if self._is_asked(other)]
+        text, records, _ = reduce(wants=[*self._also, *(["trend"] if len(asked) > 1 else [])])
         data = json.loads(text)
-        self._verdicts[step.label] = {
-            "step": data["step"],
-            "step_label": data["step_label"],
-            "verdict": data["verdict"],
-        }
-        data["steps"] = [self._verdicts[label] for label in self._steps if label in self._verdicts]
-        dumps = [Path(p) for p in self._paths]
-        return Report(data, records, source=dumps, allow_incomplete_ranks=self._allow_incomplete)
+        self._verdicts[step.label] = seen_of(data)
+        seen = [self._verdicts[label] for label in asked if label in self._verdicts]
+        data["steps"], data["steps_omitted"], data["last_good"] = seen, len(asked) - len(seen), last_good(seen)
+        return Report(
+            data,
+            records,
+            source=[Path(p) for p in self._paths],
+            allow_incomplete_ranks=self._allow_incomplete,
+            atlas=lambda: reduce(chart=True)[2] or "",
+        )
 
     def _say_once(self, said: set[str], text: str) -> None:
         if text not in said:

@@ -19,9 +19,12 @@ _INTERRUPTED = 130
 
 _COMMANDS = {
     "check": "ovf.cli.check",
+    "export": "ovf.cli.export",
     "npu": "ovf.npu.cli",
     "ranks": "ovf.cli.ranks",
+    "report": "ovf.cli.report",
     "rules": "ovf.cli.rules",
+    "steps": "ovf.cli.steps",
     "summarize": "ovf.cli.summarize",
     "trace": "ovf.cli.trace",
 }

@@ -5,14 +5,16 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import ovf
 from ovf.cli.framework import click
 from ovf.cli.options import (
     exit_zero_option,
     input_option,
+    local_folders,
     output_option,
+    parse_hosts,
     parse_ranks,
     paths_argument,
     paths_of,
@@ -24,6 +26,7 @@ from ovf.cli.screen import complain, console_for, progress_bar, write_output
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ovf.analyzer import Extra
     from ovf.report import Report
 
 
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["text", "json", "jsonl", "msprobe"]),
+    type=click.Choice(["text", "json", "jsonl", "msprobe", "trace"]),
     default="text",
     show_default=True,
 )
@@ -45,6 +48,8 @@ if TYPE_CHECKING:
 @click.option("--ranks", callback=parse_ranks, help="Only these ranks, like 0,3,8-15.")
 @rules_option
 @click.option("--top", type=click.IntRange(1), default=1, show_default=True, help="Findings to show in full.")
+@click.option("--near", is_flag=True, help="Also near misses: values close to their dtype's end, sudden growth.")
+@click.option("--levels", is_flag=True, help="Also critical, high and medium as msProbe's graph view has them.")
 @click.option("--threads", type=click.IntRange(1), help="Threads; all processors by default.")
 @click.option("--no-mmap", is_flag=True, help="Read large files instead of mapping them (also: OVF_NO_MMAP=1).")
 @click.option(
@@ -53,6 +58,21 @@ if TYPE_CHECKING:
     help="Accept missing, cut and unreadable ranks in the exit status.",
 )
 @exit_zero_option
+@click.option(
+    "--engine",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="ray: a Ray cluster reads the ranks, the running one (RAY_ADDRESS) or a local one.",
+)
+@click.option(
+    "--host",
+    "hosts",
+    metavar="NODE=PATH",
+    multiple=True,
+    callback=parse_hosts,
+    help="With --engine ray, in place of PATH, for each node: its name or address, and the folder on its disk.",
+)
 @click.option(
     "--watch",
     is_flag=True,
@@ -91,10 +111,14 @@ def check(
     ranks: list[int] | None,
     rules: Path | None,
     top: int,
+    near: bool,
+    levels: bool,
     threads: int | None,
     no_mmap: bool,
     allow_incomplete_ranks: bool,
     exit_zero: bool,
+    engine: Literal["local", "ray"],
+    hosts: dict[str, str],
     watch: bool,
     interval: float,
     settle: float,
@@ -104,12 +128,16 @@ def check(
 ) -> None:
     """Name the first overflow of a dump: rank, operator, line of code, why, and how sure.
 
-    PATHS: a dump root (all steps, in order), a step, a rank folder, a dump.json, or summaries in place of dumps; several
-    paths hold one dump together.
+    PATHS: a dump root (all steps, in order), a step, a rank folder, a dump.json, or summaries in place of dumps; plain,
+    packed, in a tar or zip, or behind a URL. Several local paths hold one dump together.
 
     Exit status: 0 clean, 1 overflow, 2 usage, unreadable input, nothing to judge, or incomplete evidence.
     """
-    dump = paths_of(paths, input_path)
+    dump = [] if hosts and not paths and input_path is None else paths_of(paths, input_path)
+    folders = local_folders(dump)
+    if watch and (engine != "local" or hosts or len(folders) < len(dump)):
+        msg = "--watch looks at local folders; leave --engine, URLs and archives out"
+        raise click.UsageError(msg)
     if as_json and form not in {"text", "json"}:
         msg = f"--json and --format {form} ask for two formats; give one"
         raise click.UsageError(msg)
@@ -117,6 +145,8 @@ def check(
     if form == "msprobe" and output is not None and output.suffix:
         msg = f"--format msprobe writes into a folder; {output} looks like a file"
         raise click.UsageError(msg)
+    asked: dict[Extra, bool] = {"near": near, "levels": levels, "strip": form in {"text", "trace"}}
+    also = [name for name, wanted in asked.items() if wanted]
     started = time.perf_counter()
     if watch:
         from ovf.watch import Watch  # noqa: PLC0415 - only for this mode
@@ -131,12 +161,13 @@ def check(
             settle=settle,
             allow_incomplete_ranks=allow_incomplete_ranks,
             say=say,
+            also=also,
         )
         report = looking.until_overflow(interval)
     else:
         with progress_bar(quiet=quiet) as progress:
             report = ovf.find_first_overflow(
-                dump,
+                dump or None,
                 step=step,
                 ranks=ranks,
                 rules=rules,
@@ -144,19 +175,22 @@ def check(
                 mmap=False if no_mmap else None,
                 allow_incomplete_ranks=allow_incomplete_ranks,
                 progress=progress,
+                also=also,
+                engine=engine,
+                hosts=hosts or None,
             )
     seconds = time.perf_counter() - started
     to_folder = output is not None and not output.suffix
     if output is not None and not to_folder and form != "msprobe":
-        _write_file(report, form, output, dump, seconds=seconds, top=top, verbose=verbose)
+        _write_file(report, form, output, folders, seconds=seconds, top=top, verbose=verbose)
     elif not quiet and form != "msprobe" and not (to_folder and form != "text"):
         _print(report, form, seconds=seconds, top=top, verbose=verbose, color=color)
     if form == "msprobe" or (to_folder and form == "text"):
-        _write_msprobe(report, output if to_folder and output else output or Path("output"), dump, quiet=quiet)
+        _write_msprobe(report, output if to_folder and output else output or Path("output"), folders, quiet=quiet)
     elif to_folder and output is not None:
         output.mkdir(parents=True, exist_ok=True)
-        target = output / f"ovf_report.{form}"
-        _write_file(report, form, target, dump, seconds=seconds, top=top, verbose=verbose)
+        target = output / (f"ovf_report.{form}" if form != "trace" else "ovf_trace.json")
+        _write_file(report, form, target, folders, seconds=seconds, top=top, verbose=verbose)
         complain(f"wrote {target}", quiet=quiet)
     code = report.exit_code
     sys.exit(0 if exit_zero and code == 1 else code)
@@ -170,6 +204,10 @@ def _print(report: Report, form: str, *, seconds: float, top: int, verbose: bool
 
         for line in jsonl(report):
             click.echo(line)
+    elif form == "trace":
+        from ovf.render.trace import trace  # noqa: PLC0415 - only for this form
+
+        click.echo(trace(report), nl=False)
     else:
         from ovf.render.text import render  # noqa: PLC0415 - only for this form
 
@@ -185,6 +223,10 @@ def _write_file(
         from ovf.render.jsonl import jsonl  # noqa: PLC0415 - only for this form
 
         text = "".join(f"{line}\n" for line in jsonl(report))
+    elif form == "trace":
+        from ovf.render.trace import trace  # noqa: PLC0415 - only for this form
+
+        text = trace(report)
     else:
         import io  # noqa: PLC0415 - only for this form
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ovf.cli.framework import click
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 
 def parse_ranks(_ctx: click.Context, _param: click.Parameter, value: str | None) -> list[int] | None:
@@ -33,6 +33,35 @@ def parse_ranks(_ctx: click.Context, _param: click.Parameter, value: str | None)
     return ranks
 
 
+def parse_hosts(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    """`NODE=PATH`, as often as there are nodes."""
+    hosts: dict[str, str] = {}
+    for value in values:
+        node, equals, path = value.partition("=")
+        if not (node and equals and path):
+            msg = f"{value!r}: write NODE=PATH, such as node-a=/local/dump/step0"
+            raise click.BadParameter(msg)
+        if node in hosts:
+            msg = f"{node} is given twice"
+            raise click.BadParameter(msg)
+        hosts[node] = path
+    return hosts
+
+
+class Place(click.Path):
+    """A local path, or a URL as it was typed (a `Path` would take one of its slashes)."""
+
+    def __init__(self) -> None:
+        """Any path, there or not."""
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - click's signature
+        """A URL stays text."""
+        if isinstance(value, str) and ("://" in value or "::" in value):
+            return value
+        return super().convert(value, param, ctx)
+
+
 def path_of(path: Path | None, input_path: Path | None) -> Path:
     """The dump, given one way or the other."""
     if (path is None) == (input_path is None):
@@ -53,14 +82,21 @@ def paths_of(paths: tuple[Path, ...], input_path: Path | None) -> list[Path]:
     return [path_of(path, None) for path in paths]
 
 
-paths_argument = click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
-path_argument = click.argument("path", required=False, type=click.Path(path_type=Path))
+def local_folders(dump: Sequence[Path | str]) -> list[Path]:
+    """Where nothing may be written: the dump's places but for URLs and archives."""
+    from ovf.analyzer import is_elsewhere  # noqa: PLC0415 - the core is not needed for --help
+
+    return [Path(place) for place in dump if not is_elsewhere(place)]
+
+
+paths_argument = click.argument("paths", nargs=-1, type=Place())
+path_argument = click.argument("path", required=False, type=Place())
 input_option = click.option(
     "-i",
     "--input_path",
     "--input-path",
     "input_path",
-    type=click.Path(path_type=Path),
+    type=Place(),
     help="The dump, as msProbe users type it.",
 )
 rules_option = click.option(

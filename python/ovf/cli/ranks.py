@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 
 import ovf
 from ovf.cli.framework import click
-from ovf.cli.options import input_option, output_option, paths_argument, paths_of, rules_option, step_option
+from ovf.cli.options import (
+    input_option,
+    local_folders,
+    output_option,
+    paths_argument,
+    paths_of,
+    rules_option,
+    step_option,
+)
 from ovf.cli.screen import USAGE, console_for, json_out
 
 if TYPE_CHECKING:
@@ -33,7 +41,7 @@ def ranks(
     dump = paths_of(paths, input_path)
     if as_json or output is not None:
         table = ovf.cross_rank(dump, step=step, rules=rules)
-        json_out(table, output, "cross_rank_analysis.json", dump)
+        json_out(table, output, "cross_rank_analysis.json", local_folders(dump))
         sys.exit(1 if table else 0)
     from ovf.render.text import communications_table  # noqa: PLC0415 - only for this form
 

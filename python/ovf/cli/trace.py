@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 
 import ovf
 from ovf.cli.framework import click
-from ovf.cli.options import input_option, output_option, path_argument, path_of, rules_option, step_option
+from ovf.cli.options import (
+    input_option,
+    local_folders,
+    output_option,
+    path_argument,
+    path_of,
+    rules_option,
+    step_option,
+)
 from ovf.cli.screen import complain, json_out
 
 if TYPE_CHECKING:
@@ -35,5 +43,5 @@ def trace(
     data = ovf.trace_rank(dump, rank, step=step, rules=rules)
     for warning in data["warnings"]:
         complain(f"warning: {warning}")
-    json_out(data, output, "single_rank_trace.json", dump)
+    json_out(data, output, "single_rank_trace.json", local_folders([dump]))
     sys.exit(1 if data["first_anomaly"] else 0)

@@ -10,6 +10,12 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
+from ovf.render.levels import levels
+from ovf.render.map import map_rows
+from ovf.render.near import near
+from ovf.render.steps import report_steps
+from ovf.render.words import bytes_text, number, plural, printable, ranks_text
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -26,8 +32,7 @@ _DTYPE_MAX = {
 _NEAR_LIMIT = 0.5
 _FRAMES = 3
 _NOTE_OPS = 3
-_RANKS_SHOWN = 16
-_LONGEST = 400
+_PROBLEMS = 8
 _KINDS = {
     "compute": "computed here",
     "communication": "made by the communication",
@@ -36,47 +41,6 @@ _KINDS = {
     "corruption": "a buffer that changed",
     "missing_rank": "came from a rank without a dump",
 }
-
-
-def printable(text: str) -> str:
-    """The text with control characters (and bidirectional overrides) made visible, cut where nobody would read on."""
-    if len(text) > _LONGEST:
-        text = f"{text[:_LONGEST]}... ({len(text):,} characters)"
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def number(value: float | None) -> str:
-    """A statistic in at most nine characters."""
-    return "-" if value is None else f"{value:.4g}"
-
-
-def ranks_text(ranks: Sequence[int]) -> str:
-    """`rank 3`, `ranks 0-2, 5`; long lists are cut."""
-    parts: list[str] = []
-    at = 0
-    while at < len(ranks):
-        end = at
-        while end + 1 < len(ranks) and ranks[end + 1] == ranks[end] + 1:
-            end += 1
-        parts.append(f"{ranks[at]}-{ranks[end]}" if end > at else str(ranks[at]))
-        at = end + 1
-    shown = ", ".join(parts[:_RANKS_SHOWN]) + (", ..." if len(parts) > _RANKS_SHOWN else "")
-    return f"rank{'' if len(ranks) == 1 else 's'} {shown}"
-
-
-def plural(count: int, noun: str) -> str:
-    """`1 rank`, `2 ranks`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def bytes_text(count: int) -> str:
-    """`6.1 GB`."""
-    size = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:  # noqa: PLR2004 - decimal units
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"
 
 
 def render(report: Report, console: Console, *, seconds: float, top: int, verbose: bool = False) -> None:
@@ -89,11 +53,11 @@ def render(report: Report, console: Console, *, seconds: float, top: int, verbos
         top: Findings to show.
         verbose: Show every stack frame, all notes' ops and the whole path.
     """
-    for line in _screen(report, seconds=seconds, top=top, verbose=verbose):
+    for line in _screen(report, console, seconds=seconds, top=top, verbose=verbose):
         console.print(line, soft_wrap=True, highlight=False)
 
 
-def _screen(report: Report, *, seconds: float, top: int, verbose: bool) -> Iterator[Text]:
+def _screen(report: Report, console: Console, *, seconds: float, top: int, verbose: bool) -> Iterator[Text]:
     yield _head(report, seconds)
     yield Text()
     if report.verdict == "overflow":
@@ -102,6 +66,7 @@ def _screen(report: Report, *, seconds: float, top: int, verbose: bool) -> Itera
             yield from _finding(finding, report, title, verbose=verbose)
             yield Text()
         yield from _spread(report, verbose=verbose)
+        yield from map_rows(report, console)
         yield from _also(report, top)
     elif report.verdict == "clean":
         text = Text("CLEAN  ", style=_STYLE["clean"])
@@ -114,7 +79,10 @@ def _screen(report: Report, *, seconds: float, top: int, verbose: bool) -> Itera
         text.append("nothing in this dump can be judged", style="default")
         yield text
         yield Text('  record values: "task": "statistics", "summary_mode": "statistics" in msProbe\'s config')
-    yield from _unreadable(report)
+    yield from report_steps(report)
+    yield from near(report, verbose=verbose)
+    yield from levels(report, verbose=verbose)
+    yield from _unreadable(report, verbose=verbose)
     yield from _notes(report, verbose=verbose)
     if report.exit_code == 2 and report.verdict != "no_evidence":  # noqa: PLR2004 - the documented status
         yield Text("exit 2: the evidence is incomplete; --allow-incomplete-ranks accepts that", style="yellow")
@@ -173,6 +141,8 @@ def _value(value: Value, before: str = "") -> Text:
         line.append("no statistics", style="dim")
         return line
     line.append(f"max {number(value.max):<10} min {number(value.min)}", style="red" if bad else "default")
+    if value.made_by is not None:
+        line.append(f"{'':<{max(0, 10 - len(number(value.min)))}} made by {printable(value.made_by)}", style="dim")
     limit = _DTYPE_MAX.get(value.dtype)
     if limit and not bad and value.max is not None and value.min is not None:
         share = max(abs(value.max), abs(value.min)) / limit
@@ -264,13 +234,18 @@ def _also(report: Report, top: int) -> Iterator[Text]:
         yield line
 
 
-def _unreadable(report: Report) -> Iterator[Text]:
-    for problem in report.unreadable:
+def _unreadable(report: Report, *, verbose: bool) -> Iterator[Text]:
+    problems = report.unreadable
+    shown = problems if verbose or len(problems) <= _PROBLEMS else problems[:_PROBLEMS]
+    for problem in shown:
         line = Text("UNREADABLE  ", style="bold yellow")
         line.append(f"rank {problem.rank}  {printable(str(problem))}")
         yield line
         if problem.help:
             yield Text(f"  help: {problem.help}", style="dim")
+    rest = problems[len(shown) :]
+    if rest:
+        yield Text(f"  (+{len(rest)} more, {ranks_text([p.rank for p in rest])}, -v)", style="dim")
 
 
 def _notes(report: Report, *, verbose: bool) -> Iterator[Text]:

@@ -11,6 +11,8 @@
 //! | written in the last ten seconds | msProbe rewrites a dump in place at each flush: it may be at it |
 //! | [`Options::map`](crate::Options::map) is false | the user knows better |
 //!
+//! A packed file ([`crate::unpack`]) is unpacked into memory in any case.
+//!
 //! Either way the system is told that the file is read from front to back. Of files that are read, one a thread is in
 //! memory at a time. Never writes.
 
@@ -23,6 +25,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::progress::Watch;
+use crate::unpack::{PACKED, unpack};
 
 /// Files below this size are read.
 const MAP_FROM: u64 = 1 << 20;
@@ -33,16 +36,26 @@ const CHUNK: u64 = 2 << 20;
 /// How long after its last change a file counts as being written.
 const SETTLED_AFTER: Duration = Duration::from_secs(10);
 
-/// The bytes of one file, mapped or owned.
+/// The bytes of one file, mapped or owned; unpacked where it is packed.
 pub struct Bytes {
     inner: Inner,
     path: PathBuf,
     stamp: Stamp,
+    problem: Option<String>,
 }
 
 enum Inner {
     Mapped(memmap2::Mmap),
     Owned(Vec<u8>),
+}
+
+impl Inner {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Mapped(map) => map,
+            Self::Owned(bytes) => bytes,
+        }
+    }
 }
 
 /// What tells one state of a file from another.
@@ -101,7 +114,7 @@ impl Bytes {
             && is_local(&file)
             && let Some(mapped) = map_file(&file)
         {
-            return Ok(Self { inner: Inner::Mapped(mapped), path: path.to_path_buf(), stamp });
+            return Ok(Self::of(Inner::Mapped(mapped), path, stamp));
         }
         // Not beyond the size it had: a writer may append faster than we read.
         let limit = stamp.size.max(MAP_FROM);
@@ -120,7 +133,37 @@ impl Bytes {
                 break;
             }
         }
-        Ok(Self { inner: Inner::Owned(bytes), path: path.to_path_buf(), stamp })
+        Ok(Self::of(Inner::Owned(bytes), path, stamp))
+    }
+
+    fn of(inner: Inner, path: &Path, stamp: Stamp) -> Self {
+        let (inner, problem) = match unpack(inner.bytes()) {
+            Some(unpacked) => (Inner::Owned(unpacked.bytes), unpacked.problem),
+            None => (inner, None),
+        };
+        Self { inner, path: path.to_path_buf(), stamp, problem }
+    }
+
+    /// As [`Bytes::open`], or the packed file that stands for one that is not there.
+    ///
+    /// # Errors
+    /// As there, of the plain file.
+    pub(crate) fn open_any(path: &Path, map: bool) -> Result<Self> {
+        let plain = Self::open(path, map);
+        if !matches!(&plain, Err(e) if e.kind == ErrorKind::NotFound) {
+            return plain;
+        }
+        let mut packed = PACKED.iter().map(|end| {
+            let mut name = path.as_os_str().to_owned();
+            name.push(end);
+            PathBuf::from(name)
+        });
+        packed.find(|p| p.is_file()).map_or(plain, |p| Self::open(&p, map))
+    }
+
+    /// Why a packed file could not be unpacked to its end, or as it was packed.
+    pub(crate) fn problem(&self) -> Option<&str> {
+        self.problem.as_deref()
     }
 
     /// What happened to the file since it was opened, in words; `None` when it is as it was.
@@ -206,10 +249,7 @@ impl Deref for Bytes {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        let all: &[u8] = match &self.inner {
-            Inner::Mapped(map) => map,
-            Inner::Owned(bytes) => bytes,
-        };
+        let all = self.inner.bytes();
         all.strip_prefix(b"\xef\xbb\xbf").unwrap_or(all)
     }
 }
@@ -279,6 +319,20 @@ mod tests {
         assert_eq!(bytes.change().as_deref(), Some("another file has taken its place"));
         std::fs::remove_file(&path).expect("remove");
         assert_eq!(bytes.change().as_deref(), Some("it is gone"));
+    }
+
+    #[test]
+    fn a_packed_file_stands_for_a_plain_one_that_is_not_there() {
+        let packed = zstd::encode_all(&b"\xef\xbb\xbf{}"[..], 1).expect("packs");
+        let path = file("stack.json.zst", &packed, OLD);
+        let plain = path.with_extension("");
+        assert_eq!(&*Bytes::open_any(&plain, true).expect("packed"), b"{}");
+        std::fs::write(&plain, "[]").expect("write");
+        assert_eq!(&*Bytes::open_any(&plain, true).expect("plain"), b"[]");
+        for path in [path, plain.clone()] {
+            std::fs::remove_file(path).expect("remove");
+        }
+        assert!(Bytes::open_any(&plain, true).is_err_and(|e| e.path == plain));
     }
 
     #[test]

@@ -28,6 +28,14 @@ pub enum OpState {
     Unknown,
 }
 
+impl OpState {
+    /// The word used in JSON and tables.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        ["clean", "origin", "propagated", "absorbed", "intended", "ignored", "unknown"][self as usize]
+    }
+}
+
 /// What is known of one op.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Evidence {

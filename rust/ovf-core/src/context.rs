@@ -6,6 +6,8 @@
 //! Both files name forward records only (backward and `parameters_grad` names are looked up as the forward of the
 //! same number, and a `parameters_grad` without one as number 0). Layouts: `docs/dump-format.md`, stack and construct.
 
+use std::rc::Rc;
+
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +33,15 @@ pub struct Frame {
     pub library: bool,
 }
 
+impl Frame {
+    /// `file:line in function`.
+    fn place(&self) -> String {
+        let line = self.line.map(|n| format!(":{n}")).unwrap_or_default();
+        let function = self.function.as_ref().map(|f| format!(" in {f}")).unwrap_or_default();
+        format!("{}{line}{function}", self.file)
+    }
+}
+
 /// Where an op stands.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Context {
@@ -52,7 +63,9 @@ pub(crate) fn contexts(construct: Option<&[u8]>, stack: Option<&[u8]>, names: &[
     let wanted: FxHashSet<&str> = forwards.iter().flatten().map(String::as_str).collect();
     let mut lines: FxHashMap<String, Vec<String>> = FxHashMap::default();
     if let Some(bytes) = stack {
-        let _ = read_stack(bytes, &wanted, &mut lines);
+        let _ = read_stack(bytes, &|name| wanted.contains(name), &mut |names, stack| {
+            lines.extend(names.into_iter().map(|name| (name, stack.clone())));
+        });
     }
     names
         .iter()
@@ -62,6 +75,47 @@ pub(crate) fn contexts(construct: Option<&[u8]>, stack: Option<&[u8]>, names: &[
             Context { chain: chain(&parents, name, spellings), stack }
         })
         .collect()
+}
+
+/// Where every op of a rank stands: its innermost module, and the innermost frame of the user's code.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Site {
+    /// Name of the innermost module's record around the op.
+    pub module: Option<String>,
+    /// `file:line in function`.
+    pub place: Option<String>,
+    /// Source line.
+    pub code: Option<String>,
+}
+
+/// Looks up the site of every op, in one pass over each file; the default where nothing is recorded.
+pub(crate) fn sites<'n>(
+    construct: Option<&[u8]>,
+    stack: Option<&[u8]>,
+    names: impl Iterator<Item = String> + 'n,
+    rules: &Rules,
+    mut each: impl FnMut(Site),
+) {
+    let mut parents: FxHashMap<String, Option<String>> = FxHashMap::default();
+    if let Some(bytes) = construct {
+        let _ = read_construct(bytes, &mut parents);
+    }
+    let mut codes: FxHashMap<String, Rc<Site>> = FxHashMap::default();
+    if let Some(bytes) = stack {
+        let _ = read_stack(bytes, &|_| true, &mut |names, lines| {
+            let frames = frames(&lines, rules);
+            let inner = frames.iter().find(|f| !f.library).or(frames.first());
+            let place = inner.map(Frame::place);
+            let site = Rc::new(Site { module: None, place, code: inner.and_then(|f| f.code.clone()) });
+            codes.extend(names.into_iter().map(|name| (name, Rc::clone(&site))));
+        });
+    }
+    for name in names {
+        let spellings = spellings(&name);
+        let module = spellings.iter().find_map(|s| parents.get(s)).cloned().flatten();
+        let inner = spellings.iter().find_map(|s| codes.get(s)).map(|s| (**s).clone()).unwrap_or_default();
+        each(Site { module, ..inner });
+    }
 }
 
 /// The name itself, then the forward it belongs to.
@@ -134,7 +188,11 @@ fn read_construct(bytes: &[u8], parents: &mut FxHashMap<String, Option<String>>)
     }
 }
 
-fn read_stack(bytes: &[u8], wanted: &FxHashSet<&str>, found: &mut FxHashMap<String, Vec<String>>) -> Read<()> {
+fn read_stack(
+    bytes: &[u8],
+    wanted: &dyn Fn(&str) -> bool,
+    found: &mut dyn FnMut(Vec<String>, Vec<String>),
+) -> Read<()> {
     let mut cursor = Cursor::new(bytes, 0);
     cursor.expect(b'{', "an object")?;
     if cursor.eat(b'}')? {
@@ -149,25 +207,23 @@ fn read_stack(bytes: &[u8], wanted: &FxHashSet<&str>, found: &mut FxHashMap<Stri
             if cursor.peek()? == b'[' {
                 // New layout: [[names...], [lines...]].
                 let names = texts(&mut cursor)?;
-                let hits: Vec<String> = names.into_iter().filter(|n| wanted.contains(n.as_str())).collect();
+                let hits: Vec<String> = names.into_iter().filter(|n| wanted(n)).collect();
                 if hits.is_empty() {
                     cursor.at = start;
                     cursor.skip_value()?;
                 } else {
                     let lines =
                         if cursor.eat(b',')? && cursor.peek()? == b'[' { texts(&mut cursor)? } else { Vec::new() };
-                    for name in hits {
-                        found.insert(name, lines.clone());
-                    }
+                    found(hits, lines);
                     cursor.at = start;
                     cursor.skip_value()?;
                 }
             } else {
                 cursor.at = start;
                 let name = unescape(&bytes[key]);
-                if wanted.contains(name.as_ref()) {
+                if wanted(&name) {
                     let lines = texts(&mut cursor)?;
-                    found.insert(name.into_owned(), lines);
+                    found(vec![name.into_owned()], lines);
                 } else {
                     cursor.skip_value()?;
                 }

@@ -67,20 +67,19 @@ pub(crate) fn of(files: Files, asked: &[Asked]) -> Vec<Detail> {
     details.collect()
 }
 
-/// The ops of a rank that a report or a trace may ask for, ascending: roots, and communications that delivered
-/// something bad.
+/// The ops of a rank that a report or a trace may ask for, ascending: roots, the ops before the first ones, and
+/// communications that delivered something bad.
 pub(crate) fn asked(timeline: &Timeline) -> Vec<Asked<'_>> {
     let mut forward: Vec<u32> = timeline.candidates().map(|m| timeline.marks[m].at.op).collect();
     forward.sort_unstable();
     let mut all: Vec<Asked> = Vec::new();
-    for mark in &timeline.marks {
-        let (op, record) = (mark.at.op, mark.record);
-        all.push(Asked { op, name: &mark.at.name, record, forward: forward.binary_search(&op).is_ok() });
-    }
-    for event in timeline.events.iter().filter(|e| e.got.as_ref().is_some_and(|s| !s.kinds.is_finite())) {
-        let op = event.communication.op;
-        let forward = forward.binary_search(&op).is_ok();
-        all.push(Asked { op, name: timeline.names.name(op), record: (0, 0), forward });
+    let marks = timeline.marks.iter().map(|m| (m.at.op, m.at.name.as_str(), m.record));
+    let before =
+        timeline.marks.iter().flat_map(|m| m.before.iter().map(|(at, record)| (at.op, at.name.as_str(), *record)));
+    let got = timeline.events.iter().filter(|e| e.got.as_ref().is_some_and(|s| !s.kinds.is_finite()));
+    let got = got.map(|e| (e.communication.op, timeline.names.name(e.communication.op), (0, 0)));
+    for (op, name, record) in marks.chain(before).chain(got) {
+        all.push(Asked { op, name, record, forward: forward.binary_search(&op).is_ok() });
     }
     // Marks stand first, so of one op the place of its record is kept.
     all.sort_by_key(|a| a.op);

@@ -34,7 +34,7 @@ use crate::report::Unreadable;
 use crate::timeline::Timeline;
 
 /// Version of everything in this file.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 const MAGIC: [u8; 8] = *b"\x89OVFS\r\n\x1a";
 /// Bytes in front of the head.

@@ -7,10 +7,12 @@ use rayon::prelude::*;
 
 use crate::context::frames;
 use crate::detail::{Asked, Detail, Source};
+use crate::hint::{HintFacts, Side, ValueFacts};
 use crate::op::{Direction, Kinds, OpName, TensorStat, Value};
 use crate::parse::{Part, parse_op};
-use crate::report::{Finding, FindingKind, Hint, ValueReport};
-use crate::rules::{HintFacts, Rules};
+use crate::report::{Before, Finding, FindingKind, Hint, ValueReport};
+use crate::rules::Rules;
+use crate::timeline::OpRef;
 use crate::verdict::Located;
 
 /// Findings whose details are looked up; beyond them only names and places are given.
@@ -30,7 +32,7 @@ pub(crate) fn fill<S: Source>(findings: &mut [Finding], located: &[Located], sou
     let filled: Vec<(usize, Finding)> = by_rank
         .par_iter()
         .flat_map_iter(|(t, list)| {
-            let asked: Vec<Asked> = list
+            let mut asked: Vec<Asked> = list
                 .iter()
                 .map(|&i| Asked {
                     op: shared[i].exec_order,
@@ -39,15 +41,26 @@ pub(crate) fn fill<S: Source>(findings: &mut [Finding], located: &[Located], sou
                     forward: true,
                 })
                 .collect();
-            let found = sources[*t as usize].details(&asked);
+            let plain = |(at, record): &'_ (OpRef, (u64, u64))| (at.op, *record);
+            for (at, (op, record)) in list.iter().flat_map(|&i| located[i].before.iter().map(|b| (&b.0, plain(b)))) {
+                asked.push(Asked { op, name: &at.name, record, forward: false });
+            }
+            let mut found = sources[*t as usize].details(&asked);
+            let mut behind = found.split_off(list.len()).into_iter();
             list.iter()
                 .zip(found)
                 .map(|(&i, detail)| {
                     let mut finding = shared[i].clone();
+                    let ops = located[i].before.iter().zip(&mut behind);
+                    finding.before = ops.map(|((at, _), detail)| before(at, &detail)).collect();
                     values(&mut finding, &detail);
                     finding.construct_chain = detail.chain;
                     finding.stack = frames(&detail.stack, rules);
                     finding.stack_info = detail.stack;
+                    for input in &mut finding.inputs {
+                        let maker = located[i].makers.iter().find(|(slot, _)| *slot == input.slot);
+                        input.made_by = maker.map(|(_, op)| op.clone());
+                    }
                     settle(&mut finding, rules);
                     (i, finding)
                 })
@@ -79,6 +92,31 @@ fn values(finding: &mut Finding, detail: &Detail) {
     finding.forward_inputs = inputs(&detail.forward);
 }
 
+/// The largest values of an op before a finding.
+fn before(at: &OpRef, detail: &Detail) -> Before {
+    let name = OpName::parse(&at.name);
+    let recorded = matches!(name.direction, Direction::ParametersGrad | Direction::Debug);
+    let (mut input, mut output): (Option<ValueReport>, Option<ValueReport>) = (None, None);
+    if let Ok(op) = parse_op(&detail.record, Part::All { recorded }) {
+        for argument in &op.arguments {
+            let Value::Tensor(t) = &argument.value else { continue };
+            let place = if argument.slot.field.is_input() && !recorded { &mut input } else { &mut output };
+            if t.has_statistics()
+                && place.as_ref().is_none_or(|kept| magnitude(kept.max, kept.min) < magnitude(t.max, t.min))
+            {
+                *place = Some(value(argument.slot.to_string(), t));
+            }
+        }
+    }
+    Before { op_name: at.name.clone(), exec_order: at.op, input, output }
+}
+
+/// Largest absolute value; infinite for anything non-finite.
+fn magnitude(max: Option<f64>, min: Option<f64>) -> f64 {
+    let of = |n: Option<f64>| n.map_or(0.0, |n| if n.is_finite() { n.abs() } else { f64::INFINITY });
+    of(max).max(of(min))
+}
+
 /// What a forward call took in.
 fn inputs(record: &[u8]) -> Vec<ValueReport> {
     let Ok(op) = parse_op(record, Part::Inputs) else {
@@ -102,12 +140,25 @@ fn value(slot: String, t: &TensorStat) -> ValueReport {
         mean: plain(t.mean),
         norm: plain(t.norm),
         class: if t.has_statistics() { t.kinds().name() } else { "unknown" }.to_owned(),
+        made_by: None,
     }
 }
 
 fn kinds(values: &[ValueReport]) -> Kinds {
     let of = |s: Option<f64>| s.map_or(Kinds::NONE, Kinds::of);
     values.iter().fold(Kinds::NONE, |k, v| k.union(of(v.max)).union(of(v.min)))
+}
+
+fn facts_of(side: Side, v: &ValueReport) -> ValueFacts<'_> {
+    ValueFacts {
+        side,
+        slot: &v.slot,
+        dtype: &v.dtype,
+        numel: v.shape.iter().fold(1, |n, &d| n.saturating_mul(d)),
+        max: v.max,
+        min: v.min,
+        made_by: v.made_by.as_deref(),
+    }
 }
 
 /// Module, recomputation and likely cause, from what was looked up.
@@ -121,25 +172,15 @@ fn settle(finding: &mut Finding, rules: &Rules) {
     let recomputes = |line: &String| line.contains("torch/utils/checkpoint.py") && line.contains("recompute_fn");
     let recomputed = finding.only_in_recompute || finding.stack_info.iter().any(recomputes);
     finding.only_in_recompute = recomputed && name.direction == Direction::Forward;
-    let bad: Vec<&ValueReport> =
-        finding.outputs.iter().filter(|v| v.class != "finite" && v.class != "unknown").collect();
-    let output_dtypes: Vec<&str> = bad.iter().map(|v| v.dtype.as_str()).collect();
-    let out = kinds(&finding.outputs);
-    let inputs = kinds(&finding.inputs);
-    let magnitude = finding
-        .inputs
-        .iter()
-        .flat_map(|v| [v.max, v.min])
-        .flatten()
-        .filter(|n| n.is_finite())
-        .fold(0.0_f64, |m, n| m.max(n.abs()));
+    let (out, inputs) = (kinds(&finding.outputs), kinds(&finding.inputs));
+    let sides =
+        [(Side::Input, &finding.inputs), (Side::Output, &finding.outputs), (Side::Forward, &finding.forward_inputs)];
     let facts = HintFacts {
         name,
         kind: finding.kind.name(),
+        phase: finding.phase.name(),
         kinds: if out.is_finite() { inputs } else { out },
-        output_dtypes,
-        input_kinds: inputs,
-        input_magnitude: magnitude,
+        values: sides.iter().flat_map(|(side, values)| values.iter().map(|v| facts_of(*side, v))).collect(),
     };
     let hint = rules.hint(&facts).map(|row| Hint {
         likely: row.text.clone(),

@@ -18,9 +18,12 @@
 //!
 //! What "first overflow" means, rule by rule, stands in `docs/semantics.md`.
 
+mod atlas;
+mod axis;
 #[cfg(feature = "bench")]
 pub mod bench;
 mod bytes;
+mod chart;
 mod classify;
 mod collective;
 mod communication;
@@ -30,30 +33,42 @@ mod encoding;
 mod error;
 mod explain;
 mod graph;
+mod hint;
+mod level;
+mod near;
+mod number;
 mod op;
+mod op_table;
 mod order;
+mod overview;
 mod parse;
+mod pattern;
 mod progress;
 mod provenance;
 mod reduce;
 mod report;
+mod report_table;
 mod rules;
 mod scan;
 mod source;
 mod steps;
+mod strip;
 mod structural;
 mod summary;
+mod survey;
+mod table;
 mod timeline;
 mod token;
 mod trace;
+mod unpack;
 mod verdict;
 mod walk;
 
-use std::sync::atomic::Ordering as Atomic;
-
 use rayon::prelude::*;
 
+pub use atlas::{Atlas, NameList, RankRow, Root, SpotView};
 pub use bytes::Bytes;
+pub use chart::{Chart, Look, Spot, Stem};
 pub use classify::OpState;
 pub use collective::{Match, MatchState, Matching, Member, match_communications};
 pub use communication::{Communication, GroupKey};
@@ -61,21 +76,30 @@ pub use context::{Context, Frame};
 pub use encoding::FORMAT;
 pub use error::{Error, ErrorKind, Position, Result};
 pub use explain::DETAILED;
+pub use level::{LeveledOp, Levels};
+pub use near::{NearKind, NearMiss};
 pub use op::{Direction, Kinds, OpName, Rank, TensorStat};
+pub use op_table::{OPS, OpTable};
 pub use order::{Candidate, CandidateSet, Ordering, Receipt, Source, order};
+pub use overview::{FirstSummary, StepSummary, overview};
 pub use progress::Progress;
 pub use reduce::reduce;
 pub use report::{
-    Certainty, CommunicationReport, Finding, FindingKind, Hint, Hop, Note, PathStep, RankOp, RankReport, Report,
-    SCHEMA_VERSION, Spread, Unreadable, ValueReport, Verdict,
+    Before, Certainty, CommunicationReport, Finding, FindingKind, Hint, Hop, LevelCountReport, LevelReport,
+    LevelsReport, NearReport, Note, PathStep, RankOp, RankReport, ReadingReport, Report, SCHEMA_VERSION, Spread,
+    TrendReport, Unreadable, ValueReport, Verdict,
 };
-pub use rules::Rules;
+pub use report_table::{COMMUNICATIONS, FINDINGS, communications, findings};
+pub use rules::{Level, Rules};
 pub use scan::{Ending, Entry, Index, scan};
-pub use source::{RankSource, Step};
+pub use source::{RankSource, Step, layout};
 pub use steps::{discover, discover_all};
-pub use summary::{RankBytes, StepName, Summary, summarise_bytes, summarise_files};
-pub use timeline::{Cause, Completeness, Counts, Mark, OpRef, Phase, Symptom, Timeline, build};
-pub use trace::{Anomaly, Trace, trace};
+pub use summary::{RankBytes, StepName, Summary, summarise_bytes, summarise_files, with_context};
+pub use survey::Wanted;
+pub use table::{Batch, Column, ColumnField, ColumnKind, TextForm, Values};
+pub use timeline::{Cause, Completeness, Counts, Mark, OpRef, Phase, Reading, Symptom, Timeline, Trend, build};
+pub use trace::{Anomaly, Trace, trace, trace_written};
+pub use unpack::{Foreign, LARGEST, Unpacked, Unpacker, unpack};
 pub use verdict::StepFacts;
 
 /// How to analyse.
@@ -89,11 +113,13 @@ pub struct Options {
     pub threads: Option<usize>,
     /// Whether large files may be mapped.
     pub map: bool,
+    /// What else is wanted than the answer.
+    pub wanted: Wanted,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { rules: Rules::built_in(), ranks: None, threads: None, map: true }
+        Self { rules: Rules::built_in(), ranks: None, threads: None, map: true, wanted: Wanted::default() }
     }
 }
 
@@ -107,24 +133,26 @@ const BYTES_PER_THREAD: u64 = 16 << 20;
 /// [`ErrorKind::Cancelled`] when `progress` said to stop. Files that cannot be read are part of the report.
 pub fn analyze(step: &Step, options: &Options, progress: &Progress) -> Result<Report> {
     let sources = select(step, options)?;
-    let sizes: u64 = sources.iter().filter_map(|s| std::fs::metadata(&s.dump).ok()).map(|m| m.len()).sum();
-    progress.total.fetch_add(sizes, Atomic::Relaxed);
+    let sizes = progress.expect(&sources);
     // Threads share a large file.
     let pool = pool(sources.len().max((sizes / BYTES_PER_THREAD) as usize), options)?;
-    pool.install(|| {
-        let summaries: Vec<Summary> = sources.par_iter().filter_map(|s| summarise(s, options, progress)).collect();
-        if progress.is_cancelled() {
-            return Err(Error::new(ErrorKind::Cancelled, &step.path, "the analysis was stopped"));
-        }
-        let facts = StepFacts {
-            number: step.number,
-            label: step.label.clone(),
-            notes: step.notes.clone(),
-            unreadable: Vec::new(),
-            chosen: step.single || options.ranks.is_some(),
-        };
-        Ok(reduce::conclude(summaries, facts, options))
-    })
+    pool.install(|| answer(step, &sources, options, progress))
+}
+
+/// Map and reduce of a step, on the threads it is called on.
+fn answer(step: &Step, sources: &[RankSource], options: &Options, progress: &Progress) -> Result<Report> {
+    let summaries: Vec<Summary> = sources.par_iter().filter_map(|s| summarise(s, options, progress)).collect();
+    if progress.is_cancelled() {
+        return Err(Error::new(ErrorKind::Cancelled, &step.path, "the analysis was stopped"));
+    }
+    let facts = StepFacts {
+        number: step.number,
+        label: step.label.clone(),
+        notes: step.notes.clone(),
+        unreadable: Vec::new(),
+        chosen: step.single || options.ranks.is_some(),
+    };
+    Ok(reduce::conclude(summaries, facts, options))
 }
 
 /// The map step for one rank; `None` when the analysis was cancelled.

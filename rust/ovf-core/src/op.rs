@@ -134,6 +134,26 @@ fn call_number(text: &str) -> Option<u64> {
     if text.as_bytes().first().is_some_and(u8::is_ascii_alphabetic) { None } else { text.parse().ok() }
 }
 
+/// Part of the step an op belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Forward calls, recomputed ones too.
+    Forward,
+    /// Gradients.
+    Backward,
+    /// After the last backward.
+    Optimizer,
+}
+
+impl Phase {
+    /// The word used in JSON and in rules.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        ["forward", "backward", "optimizer"][self as usize]
+    }
+}
+
 /// Which kinds of non-finite number a value holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(from = "u8")]
@@ -204,6 +224,13 @@ impl Kinds {
     #[must_use]
     pub fn severity(self) -> u8 {
         8u8.saturating_sub(self.0.leading_zeros() as u8)
+    }
+
+    /// All kinds, the worst first, with a space between: `nan +inf`; `None` when finite.
+    #[must_use]
+    pub fn words(self) -> Option<&'static str> {
+        let all = ["", "-inf", "+inf", "+inf -inf", "nan", "nan -inf", "nan +inf", "nan +inf -inf"];
+        (self.0 > 0).then(|| all[usize::from(self.0 & 7)])
     }
 
     /// The name of the worst kind: `nan`, `+inf`, `-inf` or `finite`.

@@ -6,6 +6,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use crate::source::RankSource;
+
 /// Counters that another thread may read, and a switch it may set.
 #[derive(Debug, Default)]
 pub struct Progress {
@@ -20,6 +22,13 @@ pub struct Progress {
 }
 
 impl Progress {
+    /// These are to be read; gives their bytes, as far as the files can be asked for their size.
+    pub(crate) fn expect(&self, sources: &[RankSource]) -> u64 {
+        let sizes = sources.iter().filter_map(|s| std::fs::metadata(&s.dump).ok()).map(|m| m.len()).sum();
+        self.total.fetch_add(sizes, Ordering::Relaxed);
+        sizes
+    }
+
     pub(crate) fn is_cancelled(&self) -> bool {
         self.cancel.load(Ordering::Relaxed)
     }

@@ -132,6 +132,11 @@ pub(crate) fn identity(t: &TensorStat) -> u64 {
     count_key(t)
 }
 
+/// Whether two records show the same value, as far as dtype, shape and statistics tell.
+pub(crate) fn same(a: &TensorStat, b: &TensorStat) -> bool {
+    a.dtype == b.dtype && a.shape == b.shape && statistics(a) == statistics(b)
+}
+
 impl Values {
     /// Enters a written value.
     pub(crate) fn enter(&mut self, t: &TensorStat, entry: Entry) {

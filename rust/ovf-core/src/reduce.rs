@@ -4,6 +4,7 @@
 //! files are copied by hand: two steps are never mixed, and no rank is counted twice. What does not fit is reported as
 //! unreadable, and the other ranks are analysed.
 
+use crate::atlas::draw;
 use crate::collective::match_communications;
 use crate::error::{Error, ErrorKind, Result};
 use crate::explain::fill;
@@ -48,9 +49,10 @@ pub(crate) fn conclude(mut summaries: Vec<Summary>, mut step: StepFacts, options
     }
     let matching = match_communications(&timelines);
     let ordering = order(&timelines, &matching);
-    let (mut report, located) = assemble(&step, &timelines, &matching, &ordering);
+    let (mut report, located) = assemble(&step, &timelines, &matching, &ordering, options.wanted);
     fill(&mut report.findings, &located, &records, &options.rules);
     report.first = report.findings.first().cloned();
+    report.atlas = options.wanted.chart.then(|| draw(&timelines, &matching));
     report
 }
 

@@ -3,11 +3,14 @@
 //! Every field is part of the JSON contract (`docs/report.md` says the same for readers of the JSON). Non-finite
 //! numbers are strings (`"NaN"`, `"Infinity"`, `"-Infinity"`), so the JSON is strict.
 
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
+use crate::atlas::Atlas;
 use crate::collective::MatchState;
 use crate::context::Frame;
+use crate::near::NearKind;
 use crate::op::Rank;
+use crate::rules::Level;
 use crate::timeline::{Completeness, Counts, OpRef, Phase};
 
 /// Version of this shape. Fields may be added under one version; none is removed or changes its meaning.
@@ -68,17 +71,6 @@ pub enum Certainty {
     Likely,
 }
 
-/// A number that may be non-finite, written as JSON number or string.
-#[allow(clippy::ref_option)] // serde's signature
-fn number<S: Serializer>(value: &Option<f64>, serializer: S) -> Result<S::Ok, S::Error> {
-    match value {
-        None => serializer.serialize_none(),
-        Some(n) if n.is_nan() => serializer.serialize_str("NaN"),
-        Some(n) if n.is_infinite() => serializer.serialize_str(if *n > 0.0 { "Infinity" } else { "-Infinity" }),
-        Some(n) => serializer.serialize_f64(*n),
-    }
-}
-
 /// One tensor of a finding's op.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ValueReport {
@@ -89,19 +81,21 @@ pub struct ValueReport {
     /// Sizes by dimension.
     pub shape: Vec<i64>,
     /// Largest element.
-    #[serde(serialize_with = "number")]
+    #[serde(serialize_with = "crate::number::serialize")]
     pub max: Option<f64>,
     /// Smallest element.
-    #[serde(serialize_with = "number")]
+    #[serde(serialize_with = "crate::number::serialize")]
     pub min: Option<f64>,
     /// Mean, as dumped; may overflow by itself.
-    #[serde(serialize_with = "number")]
+    #[serde(serialize_with = "crate::number::serialize")]
     pub mean: Option<f64>,
     /// L2 norm, as dumped; may overflow by itself.
-    #[serde(serialize_with = "number")]
+    #[serde(serialize_with = "crate::number::serialize")]
     pub norm: Option<f64>,
     /// `finite`, `-inf`, `+inf`, `nan` or `unknown`.
     pub class: String,
+    /// Of an input: the op before it whose output has the same dtype, shape and statistics.
+    pub made_by: Option<String>,
 }
 
 /// An op on a rank.
@@ -119,6 +113,19 @@ impl RankOp {
     pub(crate) fn new(rank: Rank, at: &OpRef) -> Self {
         Self { rank, op_name: at.name.clone(), exec_order: at.op }
     }
+}
+
+/// An op shortly before a finding: the growth before the fall.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Before {
+    /// Key in `data`.
+    pub op_name: String,
+    /// Place in the rank's file order, from 0.
+    pub exec_order: u32,
+    /// Its input of the largest magnitude; `null` where none has statistics.
+    pub input: Option<ValueReport>,
+    /// Its output of the largest magnitude.
+    pub output: Option<ValueReport>,
 }
 
 /// A likely cause.
@@ -175,6 +182,8 @@ pub struct Finding {
     pub stack_info: Vec<String>,
     /// Likely cause.
     pub hint: Option<Hint>,
+    /// The ops before it on its rank, in file order; empty for findings beyond the first ones of a rank.
+    pub before: Vec<Before>,
     /// Ran only in activation recomputation; its first forward was clean.
     pub only_in_recompute: bool,
     /// Other members of the same communication that show it, or other ranks that read the same outside value.
@@ -238,8 +247,12 @@ pub struct Hop {
     pub from: Rank,
     /// Op of the giver.
     pub op_name: String,
+    /// Place of that op in the giver's file order, from 0.
+    pub exec_order: u32,
     /// Ranks that got it for the first time.
     pub to: Vec<Rank>,
+    /// Place of the op by which each of them got it, in the order of `to`.
+    pub arrivals: Vec<u32>,
 }
 
 /// One remark.
@@ -299,6 +312,104 @@ pub struct RankReport {
     pub first_bad: Option<RankOp>,
     /// When the first overflow came to this rank: `origin`, `communication`, or absent.
     pub reached_by: Option<&'static str>,
+    /// Its execution drawn small, where it was asked for: the worst state in each of at most 256 equal parts of its
+    /// ops, a letter each.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub strip: Option<String>,
+}
+
+/// A finite value close to the end of its dtype, or one that grew suddenly.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct NearReport {
+    /// Global rank.
+    pub rank: Rank,
+    /// Key in `data`.
+    pub op_name: String,
+    /// Place in the rank's file order, from 0.
+    pub exec_order: u32,
+    /// `limit` or `growth`.
+    pub kind: NearKind,
+    /// Where the value stands.
+    pub slot: String,
+    /// `float16`, ... without `torch.`.
+    pub dtype: String,
+    /// Sizes by dimension.
+    pub shape: Vec<i64>,
+    /// Max or Min, whichever is larger in magnitude.
+    pub value: f64,
+    /// Largest finite number of the dtype.
+    pub limit: f64,
+    /// Magnitude over `limit`.
+    pub share: f64,
+    /// Magnitude over the largest input's; null without one.
+    pub growth: Option<f64>,
+    /// Whether it stands before the first op of its rank that shows an overflow.
+    pub before_first: bool,
+}
+
+/// How many ops msProbe's graph view would mark for one reason.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LevelCountReport {
+    /// `made`, `carried`, `ended`, `norm_jump`.
+    pub scene: String,
+    /// `critical`, `high`, `medium`.
+    pub level: Level,
+    /// Ops.
+    pub count: u64,
+}
+
+/// An op that msProbe's graph view would mark.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LevelReport {
+    /// Global rank.
+    pub rank: Rank,
+    /// Key in `data`.
+    pub op_name: String,
+    /// Place in the rank's file order, from 0.
+    pub exec_order: u32,
+    /// `critical`, `high`, `medium`.
+    pub level: Level,
+    /// Why: `made`, `carried`, `ended`, `norm_jump`.
+    pub scene: String,
+    /// Largest output norm over largest input norm; null where not recorded.
+    #[serde(serialize_with = "crate::number::serialize")]
+    pub norm_ratio: Option<f64>,
+}
+
+/// The step in the words of msProbe's graph view.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct LevelsReport {
+    /// Ops by reason.
+    pub counts: Vec<LevelCountReport>,
+    /// The worst ones: by level, then place, then rank.
+    pub ops: Vec<LevelReport>,
+    /// Ops with a level beyond those listed.
+    pub ops_omitted: u64,
+}
+
+/// A number that people follow from step to step.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ReadingReport {
+    /// Loss: mean over micro batches and ranks. Gradient norm: the largest over ranks.
+    #[serde(serialize_with = "crate::number::serialize")]
+    pub value: Option<f64>,
+    /// Numbers it was made of.
+    pub count: u64,
+    /// Rank of the op below.
+    pub rank: Rank,
+    /// The first op whose number is not finite, else the first; null where it is computed from weight gradients.
+    pub op_name: Option<String>,
+    /// Its place in the rank's file order, from 0.
+    pub exec_order: Option<u32>,
+}
+
+/// What the step shows of the training's progress.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct TrendReport {
+    /// The loss.
+    pub loss: Option<ReadingReport>,
+    /// The gradient norm.
+    pub gradient_norm: Option<ReadingReport>,
 }
 
 /// One communication with a non-finite value, or with members that did not match.
@@ -371,4 +482,16 @@ pub struct Report {
     pub total_ops: u64,
     /// Bytes of all dumps.
     pub total_bytes: u64,
+    /// Near misses, the nearest first, where they were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub near: Option<Vec<NearReport>>,
+    /// msProbe's levels, where they were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub levels: Option<LevelsReport>,
+    /// Loss and gradient norm, where they were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trend: Option<TrendReport>,
+    /// Every op of every rank, where it was asked for; not part of this JSON.
+    #[serde(skip)]
+    pub atlas: Option<Atlas>,
 }

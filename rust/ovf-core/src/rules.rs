@@ -9,7 +9,9 @@ use std::sync::OnceLock;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind, Position, Result};
-use crate::op::{Argument, Direction, Kinds, OpName};
+use crate::hint::{HintFacts, HintRow, likely};
+use crate::op::{Argument, OpName};
+use crate::pattern::fits;
 
 const BUILT_IN: &str = include_str!("rules.json");
 
@@ -34,9 +36,89 @@ pub(crate) struct Table {
     /// Parts of a path that mark a stack frame as a library's.
     #[serde(default)]
     pub library_paths: Vec<String>,
+    /// Where each dtype ends; the first row that matches counts.
+    #[serde(default)]
+    pub dtypes: Vec<DtypeRow>,
+    /// What counts as near the end of a dtype.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub near: Option<NearRow>,
+    /// Levels of severity; the first row that matches counts.
+    #[serde(default)]
+    pub levels: Vec<LevelRow>,
     /// Likely causes; the first row that matches counts.
     #[serde(default)]
     pub hints: Vec<HintRow>,
+}
+
+/// The largest finite number of a dtype.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct DtypeRow {
+    /// Names without `torch.`, in lower case.
+    #[serde(rename = "match")]
+    pub names: Vec<String>,
+    /// Largest finite number.
+    pub max: f64,
+    /// Where the knowledge is from.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub source: String,
+}
+
+/// What counts as a near miss.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NearRow {
+    /// From this part of the dtype's largest number on a value is near it.
+    pub share: f64,
+    /// From this factor between the largest input and an output on it is a sudden growth ...
+    pub growth: f64,
+    /// ... if the output passes the dtype's largest number to this power.
+    pub exponent: f64,
+    /// Where the numbers are from.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub source: String,
+}
+
+/// One level of severity; every given condition must hold.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct LevelRow {
+    /// The level.
+    pub level: Level,
+    /// Name of the situation.
+    pub scene: String,
+    /// Whether an input holds something non-finite.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bad_input: Option<bool>,
+    /// Whether an output does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bad_output: Option<bool>,
+    /// The largest output norm over the largest input norm passes this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub norm_over: Option<f64>,
+    /// Where the definition is from.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub source: String,
+}
+
+/// msProbe's words for how bad an op is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    /// Finite in, non-finite out.
+    Critical,
+    /// Non-finite in and out, or a jump of the norm.
+    High,
+    /// Non-finite in, finite out.
+    Medium,
+}
+
+impl Level {
+    /// The word used in JSON and tables.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        ["critical", "high", "medium"][self as usize]
+    }
 }
 
 /// What a row says of an operator.
@@ -59,6 +141,8 @@ pub enum Is {
     Parameters,
     /// Computes a norm (a gradient norm when it stands in the optimizer's part).
     Norm,
+    /// Computes a loss.
+    Loss,
 }
 
 /// One row about compute operators.
@@ -168,65 +252,6 @@ pub struct CommunicationRow {
     pub source: String,
 }
 
-/// When a hint applies; every given condition must hold.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct HintCondition {
-    /// API names (patterns).
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub api: Vec<String>,
-    /// Kind of finding.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub kind: Vec<String>,
-    /// Worst kind of number in the output.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub kinds: Vec<String>,
-    /// `forward`, `backward`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub direction: Vec<String>,
-    /// dtype of a bad output, without `torch.`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub output_dtype: Vec<String>,
-    /// An input holds one of these kinds.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub input_has: Vec<String>,
-    /// Every finite input magnitude is below this.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub input_below: Option<f64>,
-}
-
-/// One likely cause.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct HintRow {
-    /// When it applies.
-    pub when: HintCondition,
-    /// What likely happened.
-    pub text: String,
-    /// What to look at next.
-    pub check: String,
-    /// Where the knowledge is from.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub source: String,
-}
-
-/// What a hint is judged by.
-#[derive(Debug, Clone)]
-pub struct HintFacts<'a> {
-    /// The op.
-    pub name: OpName<'a>,
-    /// Kind of finding.
-    pub kind: &'a str,
-    /// Kinds in the outputs (or, without outputs, the inputs).
-    pub kinds: Kinds,
-    /// dtypes of the bad outputs.
-    pub output_dtypes: Vec<&'a str>,
-    /// Kinds in the inputs.
-    pub input_kinds: Kinds,
-    /// Largest finite magnitude among the inputs.
-    pub input_magnitude: f64,
-}
-
 /// The effective table.
 #[derive(Debug, Clone)]
 pub struct Rules {
@@ -278,6 +303,9 @@ impl Rules {
         self.table.communications.splice(0..0, user.communications);
         self.table.communication_prefixes.extend(user.communication_prefixes);
         self.table.library_paths.extend(user.library_paths);
+        self.table.dtypes.splice(0..0, user.dtypes);
+        self.table.near = user.near.or(self.table.near);
+        self.table.levels.splice(0..0, user.levels);
         self.table.hints.splice(0..0, user.hints);
         self
     }
@@ -317,7 +345,7 @@ impl Rules {
     /// The row of a communication op.
     #[must_use]
     pub fn communication(&self, name: &OpName) -> Option<&CommunicationRow> {
-        self.table.communications.iter().find(|row| row.names.iter().any(|p| matches(p, name)))
+        self.table.communications.iter().find(|row| row.names.iter().any(|p| fits(p, name)))
     }
 
     /// All rows about a compute op.
@@ -325,7 +353,7 @@ impl Rules {
     pub fn operator(&self, name: &OpName) -> OperatorRules<'_> {
         let mut rows: Vec<&OperatorRow> = Vec::new();
         for row in &self.table.operators {
-            if !row.names.iter().any(|p| matches(p, name)) {
+            if !row.names.iter().any(|p| fits(p, name)) {
                 continue;
             }
             if row.off {
@@ -343,10 +371,26 @@ impl Rules {
         self.table.library_paths.iter().any(|p| file.contains(p.as_str()))
     }
 
+    /// The largest finite number of a dtype (`torch.float16`, `Float16`); `None` for integers and unknown ones.
+    #[must_use]
+    pub fn largest(&self, dtype: &str) -> Option<f64> {
+        let name = dtype.rsplit('.').next().unwrap_or(dtype);
+        let row = self.table.dtypes.iter().find(|r| r.names.iter().any(|n| n.eq_ignore_ascii_case(name)))?;
+        Some(row.max)
+    }
+
+    pub(crate) fn near(&self) -> Option<&NearRow> {
+        self.table.near.as_ref()
+    }
+
+    pub(crate) fn levels(&self) -> &[LevelRow] {
+        &self.table.levels
+    }
+
     /// The first hint that fits.
     #[must_use]
     pub fn hint(&self, facts: &HintFacts) -> Option<&HintRow> {
-        self.table.hints.iter().find(|row| row.when.holds(facts))
+        likely(&self.table.hints, facts)
     }
 }
 
@@ -369,62 +413,6 @@ impl OperatorRules<'_> {
     }
 }
 
-impl HintCondition {
-    fn holds(&self, facts: &HintFacts) -> bool {
-        let any = |list: &[String], test: &dyn Fn(&str) -> bool| list.is_empty() || list.iter().any(|s| test(s));
-        let has = |kinds: Kinds, name: &str| {
-            kinds.contains(match name {
-                "nan" => Kinds::NAN,
-                "+inf" => Kinds::POS_INF,
-                "-inf" => Kinds::NEG_INF,
-                _ => return false,
-            })
-        };
-        let direction = match facts.name.direction {
-            Direction::Forward | Direction::Debug => "forward",
-            Direction::Backward | Direction::ParametersGrad => "backward",
-        };
-        any(&self.api, &|p| matches(p, &facts.name))
-            && any(&self.kind, &|k| k == facts.kind)
-            && any(&self.kinds, &|k| has(facts.kinds, k))
-            && any(&self.direction, &|d| d == direction)
-            && any(&self.output_dtype, &|d| facts.output_dtypes.iter().any(|o| o.rsplit('.').next() == Some(d)))
-            && any(&self.input_has, &|k| has(facts.input_kinds, k))
-            && self.input_below.is_none_or(|limit| facts.input_magnitude < limit)
-    }
-}
-
-fn matches(pattern: &str, name: &OpName) -> bool {
-    if let Some(dot) = memchr::memrchr(b'.', pattern.as_bytes()) {
-        glob(&pattern[dot + 1..], name.api) && glob(&pattern[..dot], name.prefix)
-    } else {
-        glob(pattern, name.api)
-    }
-}
-
-/// `*` stands for any text.
-fn glob(pattern: &str, text: &str) -> bool {
-    // PERF: every pattern of the table is tried on every name.
-    let Some(star) = memchr::memchr(b'*', pattern.as_bytes()) else {
-        return pattern == text;
-    };
-    let (head, rest) = (&pattern[..star], &pattern[star + 1..]);
-    let Some(mut tail) = text.strip_prefix(head) else {
-        return false;
-    };
-    let mut parts = rest.split('*').peekable();
-    while let Some(part) = parts.next() {
-        if parts.peek().is_none() {
-            return tail.ends_with(part);
-        }
-        match tail.find(part) {
-            Some(at) => tail = &tail[at + part.len()..],
-            None => return false,
-        }
-    }
-    true
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -440,20 +428,6 @@ mod tests {
         assert!(is("Tensor.to.0.forward", Is::Carries));
         assert!(!is("Tensor.topk.0.forward", Is::Carries));
         assert!(!is("Tensor.tolist.0.forward", Is::Carries));
-    }
-
-    #[test]
-    fn globs() {
-        for (pattern, text, expected) in [
-            ("*", "", true),
-            ("a*c", "abc", true),
-            ("a*c", "ab", false),
-            ("*_empty", "npu_empty", true),
-            ("a*b*c", "aXbYc", true),
-            ("a*b*c", "acb", false),
-        ] {
-            assert_eq!(glob(pattern, text), expected, "{pattern} {text}");
-        }
     }
 
     #[test]

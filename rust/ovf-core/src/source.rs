@@ -1,7 +1,11 @@
 //! Places: finds steps and rank folders.
 //!
 //! In: a path from the user. Out: [`Step`]s with one [`RankSource`] a rank. This room and [`crate::bytes`] are the only
-//! ones that touch the file system. Neither writes.
+//! ones that touch the file system. Neither writes. Steps are found by the same rules ([`layout`]) in a list of names:
+//! what an archive holds, what an object store lists, what lies on the disks of several hosts.
+//!
+//! A file may be packed ([`crate::unpack`]): `dump.json.gz` or `dump.json.zst` stands for a `dump.json` that is not
+//! there, and likewise for the other files.
 //!
 //! Layouts (`docs/dump-format.md`, directories):
 //! a *dump root* holds `step<N>` folders, itself or below phase folders (`actor_train/step0`, `graph/step0`); a
@@ -9,16 +13,21 @@
 //! started; a *rank folder* holds `dump.json` (or `debug.json`). In a step a written summary, `rank<R>.ovfs`, stands for
 //! a rank folder that is not there.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::op::Rank;
+use crate::unpack::PACKED;
 
 /// How the names of written summaries end: `rank3.ovfs`.
 pub(crate) const SUMMARY_SUFFIX: &str = ".ovfs";
 
 /// How deep phase folders above the steps may nest.
 const PHASE_DEPTH: usize = 3;
+
+/// Files that hold a rank's ops, the first that is there.
+const DUMPS: [&str; 2] = ["dump.json", "debug.json"];
 
 /// One rank's folder or lone file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,8 +71,23 @@ pub(crate) fn discover_one(path: &Path) -> Result<Vec<Step>> {
     if meta.is_file() {
         return Ok(vec![single_file(path)]);
     }
+    in_tree(path, &Disk)
+}
+
+/// All steps in a list of names, by the rules of [`discover`].
+///
+/// `root` is the path that stands for the folder the names are below; only its text counts, nothing is opened. A name
+/// is relative to it, `/` between parts, and ends in `/` for a folder.
+///
+/// # Errors
+/// [`ErrorKind::NotADump`] when no layout fits.
+pub fn layout(root: &Path, names: &[String]) -> Result<Vec<Step>> {
+    in_tree(root, &Names::new(root, names))
+}
+
+fn in_tree(path: &Path, tree: &impl Tree) -> Result<Vec<Step>> {
     let name = file_name(path);
-    if let Some(dump) = dump_file(path) {
+    if let Some(dump) = dump_file(path, tree) {
         let rank = rank_of(&name).unwrap_or(0);
         let (number, label) = step_of_parent(path);
         let source = RankSource::in_folder(rank, name, path, dump);
@@ -77,7 +101,7 @@ pub(crate) fn discover_one(path: &Path) -> Result<Vec<Step>> {
         }]);
     }
     let mut steps = Vec::new();
-    collect_steps(path, path, PHASE_DEPTH, &mut steps)?;
+    collect_steps(path, path, PHASE_DEPTH, &mut steps, tree)?;
     if steps.is_empty() {
         let text = if name.starts_with("rank") || name.starts_with("proc") {
             "no dump.json in this rank folder"
@@ -136,9 +160,9 @@ fn step_of_parent(rank_folder: &Path) -> (Option<u64>, String) {
     }
 }
 
-fn collect_steps(root: &Path, folder: &Path, depth: usize, steps: &mut Vec<Step>) -> Result<()> {
-    let entries = list(folder)?;
-    if let Some((ranks, notes)) = rank_folders(folder, &entries) {
+fn collect_steps(root: &Path, folder: &Path, depth: usize, steps: &mut Vec<Step>, tree: &impl Tree) -> Result<()> {
+    let entries = tree.list(folder)?;
+    if let Some((ranks, notes)) = rank_folders(folder, &entries, tree) {
         let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.to_path_buf());
         let number = step_number(&file_name(&absolute));
         let below = folder.strip_prefix(root).ok().filter(|p| !p.as_os_str().is_empty());
@@ -149,22 +173,22 @@ fn collect_steps(root: &Path, folder: &Path, depth: usize, steps: &mut Vec<Step>
     if depth == 0 {
         return Ok(());
     }
-    let mut below: Vec<_> = entries.iter().filter(|n| folder.join(n).is_dir()).collect();
+    let mut below: Vec<_> = entries.iter().filter(|n| tree.is_folder(&folder.join(n))).collect();
     below.sort_by_key(|n| (step_number(n).is_some(), step_number(n), (*n).clone()));
     for name in below {
         // A folder that cannot be listed below the root is no step of ours.
-        let _ = collect_steps(root, &folder.join(name), depth - 1, steps);
+        let _ = collect_steps(root, &folder.join(name), depth - 1, steps, tree);
     }
     Ok(())
 }
 
 /// The ranks of a step folder, or `None` when it is not one.
-fn rank_folders(folder: &Path, entries: &[String]) -> Option<(Vec<RankSource>, Vec<String>)> {
+fn rank_folders(folder: &Path, entries: &[String], tree: &impl Tree) -> Option<(Vec<RankSource>, Vec<String>)> {
     let mut numbered: Vec<(Rank, &String)> = Vec::new();
     let mut processes: Vec<(u64, &String)> = Vec::new();
     let mut odd = Vec::new();
     let summaries: Vec<(Rank, &String)> =
-        entries.iter().filter_map(|n| Some((summary_rank(n).filter(|_| folder.join(n).is_file())?, n))).collect();
+        entries.iter().filter_map(|n| Some((summary_rank(n).filter(|_| tree.is_file(&folder.join(n)))?, n))).collect();
     for name in entries {
         if summary_stem(name).is_some() {
             continue;
@@ -172,7 +196,7 @@ fn rank_folders(folder: &Path, entries: &[String]) -> Option<(Vec<RankSource>, V
         if !name.starts_with("rank") && !name.starts_with("proc") && !name.starts_with("pid") {
             continue;
         }
-        if !folder.join(name).is_dir() {
+        if !tree.is_folder(&folder.join(name)) {
             continue;
         }
         if let Some(rank) = rank_of(name) {
@@ -197,7 +221,7 @@ fn rank_folders(folder: &Path, entries: &[String]) -> Option<(Vec<RankSource>, V
             return;
         }
         let at = folder.join(name);
-        let dump = dump_file(&at).unwrap_or_else(|| at.join("dump.json"));
+        let dump = dump_file(&at, tree).unwrap_or_else(|| at.join("dump.json"));
         ranks.push(RankSource::in_folder(rank, name.clone(), &at, dump));
     };
     if numbered.is_empty() {
@@ -259,25 +283,95 @@ fn digits(text: &str) -> Option<u64> {
     if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) { None } else { text.parse().ok() }
 }
 
-fn dump_file(folder: &Path) -> Option<PathBuf> {
-    ["dump.json", "debug.json"].iter().map(|n| folder.join(n)).find(|p| p.is_file())
+/// The rank's dump: plain before packed.
+fn dump_file(folder: &Path, tree: &impl Tree) -> Option<PathBuf> {
+    let packed = PACKED.iter().flat_map(|end| DUMPS.iter().map(move |name| format!("{name}{end}")));
+    let mut names = DUMPS.iter().map(ToString::to_string).chain(packed);
+    names.find_map(|name| Some(folder.join(name)).filter(|path| tree.is_file(path)))
 }
 
 fn file_name(path: &Path) -> String {
     path.file_name().map_or_else(|| path.to_string_lossy().into_owned(), |n| n.to_string_lossy().into_owned())
 }
 
-fn list(folder: &Path) -> Result<Vec<String>> {
-    let read = std::fs::read_dir(folder).map_err(|e| Error::io(folder, &e))?;
-    let mut names: Vec<String> =
-        read.filter_map(std::result::Result::ok).map(|e| e.file_name().to_string_lossy().into_owned()).collect();
-    names.sort();
-    Ok(names)
+/// Where folders and files are looked up.
+trait Tree {
+    /// Names in a folder, ascending.
+    fn list(&self, folder: &Path) -> Result<Vec<String>>;
+    fn is_folder(&self, path: &Path) -> bool;
+    fn is_file(&self, path: &Path) -> bool;
+}
+
+/// The file system.
+struct Disk;
+
+impl Tree for Disk {
+    fn list(&self, folder: &Path) -> Result<Vec<String>> {
+        let read = std::fs::read_dir(folder).map_err(|e| Error::io(folder, &e))?;
+        let mut names: Vec<String> =
+            read.filter_map(std::result::Result::ok).map(|e| e.file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        Ok(names)
+    }
+
+    fn is_folder(&self, path: &Path) -> bool {
+        path.is_dir()
+    }
+
+    fn is_file(&self, path: &Path) -> bool {
+        path.is_file()
+    }
+}
+
+/// A list of names.
+struct Names {
+    files: BTreeSet<PathBuf>,
+    folders: BTreeMap<PathBuf, BTreeSet<String>>,
+}
+
+impl Names {
+    fn new(root: &Path, names: &[String]) -> Self {
+        let mut files = BTreeSet::new();
+        let mut folders = BTreeMap::from([(root.to_path_buf(), BTreeSet::new())]);
+        for name in names {
+            let mut at = root.to_path_buf();
+            let (above, last) = name.trim_end_matches('/').rsplit_once('/').unwrap_or(("", name.trim_end_matches('/')));
+            let parts = above.split('/').map(|part| (part, true)).chain([(last, name.ends_with('/'))]);
+            for (part, folder) in parts.filter(|(part, _)| !part.is_empty()) {
+                folders.entry(at.clone()).or_insert_with(BTreeSet::new).insert(part.to_owned());
+                at.push(part);
+                if folder {
+                    folders.entry(at.clone()).or_insert_with(BTreeSet::new);
+                } else {
+                    files.insert(at.clone());
+                }
+            }
+        }
+        Self { files, folders }
+    }
+}
+
+impl Tree for Names {
+    fn list(&self, folder: &Path) -> Result<Vec<String>> {
+        let names = self.folders.get(folder);
+        names
+            .map(|n| n.iter().cloned().collect())
+            .ok_or_else(|| Error::new(ErrorKind::NotFound, folder, "no such file or directory"))
+    }
+
+    fn is_folder(&self, path: &Path) -> bool {
+        self.folders.contains_key(path)
+    }
+
+    fn is_file(&self, path: &Path) -> bool {
+        self.files.contains(path)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::steps::discover;
 
     fn tree(files: &[&str]) -> PathBuf {
         use std::sync::atomic::{AtomicU32, Ordering};
@@ -334,5 +428,38 @@ mod tests {
         assert_eq!(discover_one(&root.join("nothing")).expect_err("missing").kind, ErrorKind::NotFound);
         let empty = tree(&["a/b.txt"]);
         assert_eq!(discover_one(&empty).expect_err("no dump").kind, ErrorKind::NotADump);
+    }
+
+    #[test]
+    fn a_list_of_names_is_laid_out_as_the_same_files_on_disk() {
+        let files = [
+            "dump/actor_train/step1/rank_0/dump.json",
+            "dump/actor_train/step1/rank1/debug.json.zst",
+            "dump/actor_train/step1/rank2/construct.json",
+            "dump/actor_train/step1/rankx/dump.json",
+            "dump/actor_train/step1/proc99/dump.json",
+            "dump/ref/step10/pid77/dump.json.gz",
+            "dump/ref/step2/rank/dump.json",
+        ];
+        let disk = tree(&files).join("dump");
+        let names: Vec<String> = files.iter().map(|f| f.trim_start_matches("dump/").to_owned()).collect();
+        for below in ["", "actor_train", "actor_train/step1", "actor_train/step1/rank1", "ref/step10"] {
+            let root = if below.is_empty() { disk.clone() } else { disk.join(below) };
+            let prefix = if below.is_empty() { String::new() } else { format!("{below}/") };
+            let below: Vec<String> = names.iter().filter_map(|n| n.strip_prefix(&prefix)).map(str::to_owned).collect();
+            assert_eq!(layout(&root, &below).expect("a dump"), discover(&root).expect("a dump"));
+        }
+        assert_eq!(layout(&disk, &[]).expect_err("nothing").kind, ErrorKind::NotADump);
+        for hostile in ["..", "../../rank0/dump.json", "/", "//rank0//dump.json", "", "rank0/../dump.json"] {
+            let _ = layout(&disk, &[hostile.to_owned()]); // any answer, no panic
+        }
+    }
+
+    #[test]
+    fn a_packed_dump_is_found_where_there_is_no_plain_one() {
+        let root = tree(&["step0/rank0/dump.json.gz", "step0/rank1/dump.json", "step0/rank1/dump.json.gz"]);
+        let step = &discover(&root).expect("a dump")[0];
+        assert!(step.ranks[0].dump.ends_with("dump.json.gz"));
+        assert!(step.ranks[1].dump.ends_with("rank1/dump.json"));
     }
 }

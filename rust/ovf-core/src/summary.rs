@@ -5,11 +5,13 @@
 //! ([`crate::detail`]): in the files of a local analysis, in the packed section of a written summary. Everything
 //! behind this room ([`crate::reduce`]) is the same for both.
 
+use std::borrow::Cow;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::Options;
 use crate::bytes::Bytes;
+use crate::context::contexts;
 use crate::detail::{Asked, Detail, Files, Source, asked, of};
 use crate::encoding::{Body, Head, Packed, decode, encode, is_summary};
 use crate::error::{Error, ErrorKind, Position, Result};
@@ -19,6 +21,7 @@ use crate::report::Unreadable;
 use crate::rules::Rules;
 use crate::source::{RankSource, Step};
 use crate::timeline::{Completeness, Timeline, build_until};
+use crate::unpack::unpack;
 
 /// One rank, reduced.
 #[derive(Debug, Clone)]
@@ -97,13 +100,22 @@ impl Summary {
     pub fn read(source: &RankSource, options: &Options, progress: &Progress) -> Result<Self> {
         let watch = Watch::new(progress);
         let bytes = Bytes::read(&source.dump, options.map, &watch)?;
-        let summary = Self::from_open(source, &bytes, options, &watch)?;
+        let beside = |path| options.wanted.chart.then(|| Bytes::open_any(path, options.map).ok()).flatten();
+        let (construct, stack) = (beside(&source.construct), beside(&source.stack));
+        let summary = Self::from_open(source, &bytes, [construct.as_ref(), stack.as_ref()], options, &watch)?;
         watch.end();
         progress.ranks.fetch_add(1, Ordering::Relaxed);
         Ok(summary)
     }
 
-    fn from_open(source: &RankSource, bytes: &Bytes, options: &Options, watch: &Watch) -> Result<Self> {
+    /// A rank from its open file; `beside` are its `construct.json` and `stack.json`, where the chart needs them.
+    fn from_open(
+        source: &RankSource,
+        bytes: &Bytes,
+        beside: [Option<&Bytes>; 2],
+        options: &Options,
+        watch: &Watch,
+    ) -> Result<Self> {
         if source.is_summary() || is_summary(bytes) {
             let summary = Self::decode(bytes, &source.dump, &options.rules)?;
             return if summary.rank == source.rank {
@@ -119,10 +131,11 @@ impl Summary {
             label: &source.label,
             path: &path,
             dump: bytes,
-            construct: None,
-            stack: None,
+            construct: beside[0].map(|b| &**b),
+            stack: beside[1].map(|b| &**b),
         };
         let mut summary = Self::of(&dump, options, watch);
+        summary.spoiled(bytes.problem());
         if let Some(timeline) = &mut summary.timeline
             && let Some(change) = bytes.change()
         {
@@ -136,25 +149,11 @@ impl Summary {
 
     /// Summarises a dump in memory. Its details are not kept: [`summarise_bytes`] does both.
     fn of(dump: &RankBytes, options: &Options, watch: &Watch) -> Self {
-        let mut timeline = build_until(dump.dump, dump.rank, dump.label, &options.rules, watch);
-        let unreadable = timeline.problem.take().map(|problem| {
-            let help = match timeline.completeness {
-                Completeness::Cut => "the job was stopped while msProbe wrote the file; the ops after the cut are lost",
-                Completeness::Empty => {
-                    "nothing was recorded: was the step reached, and PrecisionDebugger.stop() called?"
-                }
-                _ => "dump the rank again, or leave it out with --ranks",
-            };
-            Unreadable {
-                rank: dump.rank,
-                path: dump.path.to_owned(),
-                line: problem.position.map(|p: Position| p.line),
-                column: problem.position.map(|p| p.column),
-                message: problem.message,
-                help: Some(help.to_owned()),
-                ops_used: timeline.ops,
-            }
-        });
+        let mut timeline = build_until(dump.dump, dump.rank, dump.label, &options.rules, options.wanted, watch);
+        if let Some(chart) = &mut timeline.chart {
+            chart.take_sites(dump.construct, dump.stack, &options.rules);
+        }
+        let unreadable = problem_of(&mut timeline, dump.path);
         Self {
             rank: dump.rank,
             label: dump.label.to_owned(),
@@ -166,6 +165,29 @@ impl Summary {
             unreadable,
             records: Records::Nowhere,
         }
+    }
+
+    /// Takes note that a packed dump could not be unpacked to its end, or not as it was packed.
+    fn spoiled(&mut self, problem: Option<&str>) {
+        let Some(message) = problem else {
+            return;
+        };
+        let mut ops_used = 0;
+        if let Some(timeline) = &mut self.timeline {
+            ops_used = timeline.ops;
+            if timeline.completeness == Completeness::Complete {
+                timeline.completeness = Completeness::Damaged;
+            }
+        }
+        self.unreadable = Some(Unreadable {
+            rank: self.rank,
+            path: self.path.clone(),
+            line: None,
+            column: None,
+            message: message.to_owned(),
+            help: Some("pack or copy the dump again, or leave the rank out with --ranks".to_owned()),
+            ops_used,
+        });
     }
 
     /// The summary of a rank whose dump cannot be had.
@@ -210,7 +232,12 @@ impl Summary {
 
     /// Whether two summaries of a rank are interchangeable.
     pub(crate) fn says_the_same(&self, other: &Self) -> bool {
-        (&self.path, &self.timeline, &self.unreadable) == (&other.path, &other.timeline, &other.unreadable)
+        let same = match (&self.timeline, &other.timeline) {
+            (Some(a), Some(b)) => a.bare() == b.bare(),
+            (None, None) => true,
+            _ => false,
+        };
+        same && (&self.path, &self.unreadable) == (&other.path, &other.unreadable)
     }
 
     /// Reads a written summary; [`Summary::step`] is the step it belongs to.
@@ -270,61 +297,147 @@ impl Summary {
 
 const STILL_WRITTEN: &str = "the job is still writing; analyse again when it is done";
 
-/// What a written summary always holds, whatever the caller's own report needs: it may be asked for later.
-fn written(options: &Options) -> Options {
-    options.clone()
+/// What is wrong with a rank's file, taken out of its timeline.
+pub(crate) fn problem_of(timeline: &mut Timeline, path: &str) -> Option<Unreadable> {
+    timeline.problem.take().map(|problem| {
+        let help = match timeline.completeness {
+            Completeness::Cut => "the job was stopped while msProbe wrote the file; the ops after the cut are lost",
+            Completeness::Empty => "nothing was recorded: was the step reached, and PrecisionDebugger.stop() called?",
+            _ => "dump the rank again, or leave it out with --ranks",
+        };
+        Unreadable {
+            rank: timeline.rank,
+            path: path.to_owned(),
+            line: problem.position.map(|p: Position| p.line),
+            column: problem.position.map(|p| p.column),
+            message: problem.message,
+            help: Some(help.to_owned()),
+            ops_used: timeline.ops,
+        }
+    })
 }
 
-/// Summarises a dump in memory, details included, as the bytes of a summary. Soon after `cancel` is set it stops, and
+/// Summarises a dump in memory, details included, as the bytes of a summary. A report can be asked for what
+/// [`Options::wanted`] named then: [`Wanted::ALL`](crate::Wanted::ALL) where that is not known yet. Soon after `cancel` is set it stops, and
 /// the result must be thrown away.
 ///
 /// # Errors
 /// [`ErrorKind::Format`] where the summary is larger than a reader accepts. A dump that cannot be read is part of it.
 pub fn summarise_bytes(dump: &RankBytes, step: &StepName, options: &Options, cancel: &AtomicBool) -> Result<Vec<u8>> {
-    let options = &written(options);
-    let bare = |bytes: &'_ [u8]| -> usize { if bytes.starts_with(b"\xef\xbb\xbf") { 3 } else { 0 } };
-    let dump = RankBytes {
-        dump: &dump.dump[bare(dump.dump)..],
-        construct: dump.construct.map(|b| &b[bare(b)..]),
-        stack: dump.stack.map(|b| &b[bare(b)..]),
-        ..*dump
-    };
-    let files = Files { dump: dump.dump, construct: dump.construct, stack: dump.stack };
-    Summary::of(&dump, options, &Watch::switch(cancel)).encode(step, &options.rules, Some(files))
+    let (content, problem) = plain(dump.dump);
+    let construct = dump.construct.map(|b| plain(b).0);
+    let stack = dump.stack.map(|b| plain(b).0);
+    let files = Files { dump: &content, construct: construct.as_deref(), stack: stack.as_deref() };
+    let dump = RankBytes { dump: files.dump, construct: files.construct, stack: files.stack, ..*dump };
+    let mut summary = Summary::of(&dump, options, &Watch::switch(cancel));
+    summary.spoiled(problem.as_deref());
+    summary.encode(step, &options.rules, Some(files))
 }
 
-/// Summarises a rank on disk, details included, as the bytes of a summary; a written summary is given as it is.
+/// A file's content, unpacked where it is packed, without a byte order mark; and what was wrong with it.
+fn plain(bytes: &[u8]) -> (Cow<'_, [u8]>, Option<String>) {
+    const MARK: &[u8] = b"\xef\xbb\xbf";
+    let Some(unpacked) = unpack(bytes) else {
+        return (Cow::Borrowed(bytes.strip_prefix(MARK).unwrap_or(bytes)), None);
+    };
+    let mut content = unpacked.bytes;
+    if content.starts_with(MARK) {
+        content.drain(..MARK.len());
+    }
+    (Cow::Owned(content), unpacked.problem)
+}
+
+/// The same written summary with module chains and stacks from `construct` and `stack`, where given, and with remarks
+/// about the rank's files. A summary that has nothing to look up stays as it is. With `chart`, where every op stands is
+/// looked up too, by the rules it was made under.
+///
+/// # Errors
+/// As [`Summary::decode`], and as [`summarise_bytes`].
+pub fn with_context(
+    summary: &[u8],
+    construct: Option<&[u8]>,
+    stack: Option<&[u8]>,
+    remarks: Vec<String>,
+    chart: Option<&Rules>,
+) -> Result<Vec<u8>> {
+    let (head, mut body, packed) = decode(summary, Path::new("summary"))?;
+    let Some(timeline) = &mut body.timeline else {
+        return Ok(summary.to_vec());
+    };
+    let charted = chart.is_some() && timeline.chart.as_ref().is_some_and(|c| c.is_sound(timeline.ops));
+    let (construct, stack) = (construct.map(|b| plain(b).0), stack.map(|b| plain(b).0));
+    if let (true, Some(rules), Some(chart)) = (charted, chart, &mut timeline.chart) {
+        chart.take_sites(construct.as_deref(), stack.as_deref(), rules);
+    }
+    let asked = asked(timeline);
+    if asked.is_empty() && remarks.is_empty() && !charted {
+        return Ok(summary.to_vec());
+    }
+    let names: Vec<&str> = asked.iter().map(|a| a.name).collect();
+    let found = contexts(construct.as_deref(), stack.as_deref(), &names);
+    let mut details = packed.open();
+    for (at, context) in asked.iter().zip(found) {
+        if let Ok(i) = details.binary_search_by_key(&at.op, |d| d.0) {
+            let detail = &mut details[i].1;
+            if construct.is_some() {
+                detail.chain = context.chain;
+            }
+            if stack.is_some() {
+                detail.stack = context.stack;
+            }
+        }
+    }
+    timeline.notes.extend(remarks);
+    encode(&head, &body, &details)
+}
+
+/// Summarises a rank on disk, details included, as the bytes of a summary; a written summary is given as it is. `shown`
+/// is the dump file as the report shows it, where that is not its path.
 ///
 /// # Errors
 /// As [`summarise_bytes`], and as [`Summary::decode`] for a written one.
 pub fn summarise_files(
     source: &RankSource,
+    shown: Option<&str>,
     step: &StepName,
     options: &Options,
     progress: &Progress,
 ) -> Result<Vec<u8>> {
-    let options = &written(options);
     let rules = &options.rules;
     let watch = Watch::new(progress);
+    let renamed = |mut summary: Summary| {
+        if let Some(shown) = shown {
+            shown.clone_into(&mut summary.path);
+            if let Some(unreadable) = &mut summary.unreadable {
+                shown.clone_into(&mut unreadable.path);
+            }
+        }
+        summary
+    };
     let bytes = match Bytes::read(&source.dump, options.map, &watch) {
         Ok(bytes) => bytes,
-        Err(error) => return Summary::not_opened(source, &error).encode(step, rules, None),
+        Err(error) => return renamed(Summary::not_opened(source, &error)).encode(step, rules, None),
     };
-    let summary = Summary::from_open(source, &bytes, options, &watch)?;
+    let open = |path| Bytes::open_any(path, options.map).ok();
+    let beside = || (open(&source.construct), open(&source.stack));
+    let (mut construct, mut stack) = if options.wanted.chart { beside() } else { (None, None) };
+    let summary = Summary::from_open(source, &bytes, [construct.as_ref(), stack.as_ref()], options, &watch)?;
     watch.end();
     progress.ranks.fetch_add(1, Ordering::Relaxed);
     if summary.step.is_some() {
         return Ok(bytes.to_vec());
     }
-    let open = |path| Bytes::open(path, options.map).ok();
-    let (construct, stack) = (open(&source.construct), open(&source.stack));
+    let summary = renamed(summary);
+    if !options.wanted.chart && summary.timeline.as_ref().is_some_and(|t| !asked(t).is_empty()) {
+        (construct, stack) = beside();
+    }
     let files = Files { dump: &bytes, construct: construct.as_deref(), stack: stack.as_deref() };
     summary.encode(step, rules, Some(files))
 }
 
 /// Opens a rank's files; one that has gone is empty.
 fn opened<T>(source: &RankSource, map: bool, look: impl FnOnce(Files) -> T) -> T {
-    let open = |path| Bytes::open(path, map).ok();
+    let open = |path| Bytes::open_any(path, map).ok();
     let (dump, construct, stack) = (open(&source.dump), open(&source.construct), open(&source.stack));
     look(Files { dump: dump.as_deref().unwrap_or_default(), construct: construct.as_deref(), stack: stack.as_deref() })
 }

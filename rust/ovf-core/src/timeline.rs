@@ -8,13 +8,19 @@ use std::sync::atomic::AtomicBool;
 
 use serde::{Deserialize, Serialize};
 
+use crate::chart::{Chart, Draft};
 use crate::classify::OpState;
 use crate::communication::{Communication, GroupKey};
 use crate::error::Position;
+use crate::level::Levels;
+use crate::near::NearMiss;
+pub use crate::op::Phase;
 use crate::op::{Kinds, Rank};
 use crate::progress::Watch;
 use crate::rules::Rules;
 use crate::scan::scan_until;
+use crate::strip::strip;
+use crate::survey::{Wanted, survey};
 use crate::walk::Walk;
 
 /// An op by place and name.
@@ -24,18 +30,6 @@ pub struct OpRef {
     pub op: u32,
     /// Key in `data`.
     pub name: String,
-}
-
-/// Part of the step an op belongs to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Phase {
-    /// Forward calls, recomputed ones too.
-    Forward,
-    /// Gradients.
-    Backward,
-    /// After the last backward.
-    Optimizer,
 }
 
 /// Why a root is one.
@@ -94,8 +88,12 @@ pub struct Mark {
     pub bad_in: Option<Box<(String, Vec<i64>)>>,
     /// What it gave out.
     pub bad_out: Option<Box<(String, Vec<i64>)>>,
+    /// Slot of an input and the op that made it, where the statistics tell; of the first roots only.
+    pub makers: Vec<(String, String)>,
     /// Where the record stands in the file: offset and length.
     pub record: (u64, u64),
+    /// Of the first roots: the ops before it in file order, and where their records stand.
+    pub before: Vec<(OpRef, (u64, u64))>,
 }
 
 /// Ops along the rank's primary links, ends kept, middle counted.
@@ -338,6 +336,34 @@ pub struct Timeline {
     /// dtype and shape of the bad values that modules gave out, where no communication is dumped: what another
     /// stage's outside values are compared with.
     pub bad_shapes: Vec<(String, Vec<i64>)>,
+    /// Near misses, the nearest first; empty unless asked for.
+    pub near: Vec<NearMiss>,
+    /// msProbe's levels; absent unless asked for.
+    pub levels: Option<Levels>,
+    /// Losses and gradient norm; absent unless asked for.
+    pub trend: Option<Trend>,
+    /// The rank's execution drawn small; absent unless asked for.
+    pub strip: Option<String>,
+    /// Name and state of every op, where it was asked for.
+    pub chart: Option<Chart>,
+}
+
+/// A number people follow from step to step.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Reading {
+    /// The op that gave it out; absent when it is computed from several.
+    pub at: Option<OpRef>,
+    /// The number.
+    pub value: Option<f64>,
+}
+
+/// What a rank shows of the training's progress.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Trend {
+    /// Losses in file order, one a micro batch; the last ones.
+    pub losses: Vec<Reading>,
+    /// Norm of the gradients.
+    pub gradient_norm: Option<Reading>,
 }
 
 /// Harmful roots of a rank that take part in the order. A rank's first root precedes its others, so the first
@@ -345,6 +371,11 @@ pub struct Timeline {
 pub(crate) const CANDIDATES_PER_RANK: usize = 16;
 
 impl Timeline {
+    /// The timeline without what is only there when it was asked for: a written summary holds all of it.
+    pub(crate) fn bare(&self) -> Self {
+        Self { near: Vec::new(), levels: None, trend: None, strip: None, chart: None, ..self.clone() }
+    }
+
     /// The op of an event.
     #[must_use]
     pub fn event_ref(&self, event: u32) -> OpRef {
@@ -376,19 +407,32 @@ impl Timeline {
 }
 
 /// Version of [`Timeline`]'s shape.
-pub(crate) const TIMELINE_VERSION: u32 = 1;
+pub(crate) const TIMELINE_VERSION: u32 = 2;
 
 /// Builds the timeline of one rank. Never fails: what cannot be read is a remark in it.
 #[must_use]
 pub fn build(bytes: &[u8], rank: Rank, label: &str, rules: &Rules) -> Timeline {
-    build_until(bytes, rank, label, rules, &Watch::switch(&AtomicBool::new(false)))
+    build_until(bytes, rank, label, rules, Wanted::default(), &Watch::switch(&AtomicBool::new(false)))
 }
 
-/// Builds the timeline of one rank, telling `watch` how far it is; soon after that is stopped it stops, and the result
-/// must be thrown away.
-pub(crate) fn build_until(bytes: &[u8], rank: Rank, label: &str, rules: &Rules, watch: &Watch) -> Timeline {
+/// Builds the timeline of one rank with what is `wanted` beyond the answer, telling `watch` how far it is; soon after
+/// that is stopped it stops, and the result must be thrown away.
+pub(crate) fn build_until(
+    bytes: &[u8],
+    rank: Rank,
+    label: &str,
+    rules: &Rules,
+    wanted: Wanted,
+    watch: &Watch,
+) -> Timeline {
     let index = scan_until(bytes, &|name| rules.is_communication_name(name), watch);
-    let mut walk = Walk::new(bytes, &index, rules, rank);
+    let mut walk = Walk::new(bytes, &index, rules, rank, wanted.chart.then(Draft::default));
     walk.over_ops(watch);
-    walk.finish(rank, label)
+    let trend = wanted.trend.then(|| walk.trend());
+    let mut timeline = walk.finish(rank, label);
+    let first_bad = timeline.first_bad.as_ref().map(|at| at.op);
+    (timeline.near, timeline.levels) = survey(&mut walk, first_bad, wanted, watch);
+    timeline.trend = trend;
+    timeline.strip = wanted.strip.then(|| strip(walk.states()));
+    timeline
 }

@@ -78,6 +78,14 @@ pub fn trace(source: &RankSource, options: &Options) -> Result<Trace> {
     Summary::read(source, options, &Progress::default()).map(of)
 }
 
+/// The trace of a written summary.
+///
+/// # Errors
+/// As [`Summary::decode`].
+pub fn trace_written(summary: &[u8], path: &Path, options: &Options) -> Result<Trace> {
+    Summary::decode(summary, path, &options.rules).map(of)
+}
+
 /// The trace of a summarised rank.
 fn of(summary: Summary) -> Trace {
     let folder = Path::new(&summary.path).parent().unwrap_or(Path::new(&summary.path)).display().to_string();

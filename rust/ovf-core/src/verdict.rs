@@ -9,6 +9,7 @@
 //! communication): 0 a bad weight or batch that is itself visible; 1 an op; 2 a module that may hide a communication;
 //! 3 a bad input that another rank's origin probably sent.
 
+mod asked;
 mod notes;
 mod spread;
 mod tables;
@@ -19,6 +20,7 @@ use crate::collective::{Match, MatchState, Matching};
 use crate::op::{Kinds, Rank};
 use crate::order::{Candidate, Ordering, Receipt, Source};
 use crate::report::{Certainty, Finding, FindingKind, RankOp, Report, SCHEMA_VERSION, Unreadable, Verdict};
+use crate::survey::Wanted;
 use crate::timeline::{CANDIDATES_PER_RANK, Cause, Completeness, Mark, OpRef, Phase, Timeline};
 
 /// Findings listed.
@@ -48,6 +50,10 @@ pub(crate) struct Located {
     /// Index into the timelines, and the record's place in that rank's dump.
     pub(crate) timeline: u32,
     pub(crate) record: (u64, u64),
+    /// Slot of an input and the op that made it.
+    pub(crate) makers: Vec<(String, String)>,
+    /// The ops before it, where they are kept, and the places of their records.
+    pub(crate) before: Vec<(OpRef, (u64, u64))>,
 }
 
 struct Assembler<'t> {
@@ -67,6 +73,7 @@ pub(crate) fn assemble(
     timelines: &[Timeline],
     matching: &Matching,
     ordering: &Ordering,
+    wanted: Wanted,
 ) -> (Report, Vec<Located>) {
     let mut a = Assembler {
         timelines,
@@ -82,7 +89,7 @@ pub(crate) fn assemble(
     a.classify();
     a.layers();
     let ranked = a.ranked();
-    a.report(step, &ranked)
+    a.report(step, &ranked, wanted)
 }
 
 impl Assembler<'_> {
@@ -410,6 +417,7 @@ impl Assembler<'_> {
             stack: Vec::new(),
             stack_info: Vec::new(),
             hint: None,
+            before: Vec::new(),
             only_in_recompute: self.mark(c).is_some_and(|m| m.recompute),
             members,
             missing_ranks: missing,
@@ -420,7 +428,9 @@ impl Assembler<'_> {
             reach_ranks: self.reach[i].1.len() as u32,
             record: String::new(),
         };
-        (finding, Located { timeline: t, record })
+        let makers = self.mark(c).map(|m| m.makers.clone()).unwrap_or_default();
+        let before = timeline.marks.iter().find(|m| m.at.op == op).map(|m| m.before.clone()).unwrap_or_default();
+        (finding, Located { timeline: t, record, makers, before })
     }
 
     /// Whether some member of the same group lacks a call.
@@ -475,7 +485,7 @@ impl Assembler<'_> {
         merged
     }
 
-    fn report(&self, step: &StepFacts, ranked: &[usize]) -> (Report, Vec<Located>) {
+    fn report(&self, step: &StepFacts, ranked: &[usize], wanted: Wanted) -> (Report, Vec<Located>) {
         let merged = self.merge_shared(ranked);
         let first = ranked.first().copied().unwrap_or(usize::MAX);
         let mut findings = Vec::new();
@@ -540,6 +550,10 @@ impl Assembler<'_> {
             total_communications: self.timelines.iter().map(|t| t.events.len() as u64).sum(),
             total_ops: self.timelines.iter().map(|t| u64::from(t.ops)).sum(),
             total_bytes: self.timelines.iter().map(|t| t.bytes).sum(),
+            near: wanted.near.then(|| self.near()),
+            levels: if wanted.levels { self.levels() } else { None },
+            trend: if wanted.trend { self.trend() } else { None },
+            atlas: None,
         };
         (report, located)
     }

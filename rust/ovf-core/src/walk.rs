@@ -13,6 +13,7 @@ mod exchange;
 mod module;
 mod repeat;
 mod summary;
+mod trend;
 
 use std::borrow::Cow;
 use std::rc::Rc;
@@ -21,6 +22,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use self::repeat::Repeats;
+use crate::chart::{Draft, Look};
 use crate::classify::{Evidence, Judgement, OpState, judge};
 use crate::communication::GroupKey;
 use crate::error::Position;
@@ -32,6 +34,7 @@ use crate::provenance;
 use crate::provenance::{Link, Meaning, NodeId, Values};
 use crate::rules::{CommunicationRow, Is, OperatorRules, Rules};
 use crate::scan::{Class, Entry, Index, worth_sharing};
+use crate::survey::Seen;
 use crate::timeline::{Counts, Event, OpRef};
 use crate::token::{Read, Stop, unescape};
 
@@ -91,6 +94,8 @@ pub(crate) struct Walk<'a> {
     given: Vec<(u32, NodeId)>,
     got: Vec<(u32, NodeId)>,
     counts: Counts,
+    /// State of every op.
+    states: Vec<OpState>,
     masks: u32,
     has_statistics: bool,
     notes: Vec<String>,
@@ -100,6 +105,8 @@ pub(crate) struct Walk<'a> {
     one_sided: Vec<NodeId>,
     containers: Vec<NodeId>,
     intended_terminal: Vec<NodeId>,
+    /// Where it was asked for.
+    chart: Option<Draft>,
 }
 
 #[derive(Default, Clone)]
@@ -119,7 +126,7 @@ fn shape_of(t: &TensorStat) -> (String, Vec<i64>) {
 }
 
 impl<'a> Walk<'a> {
-    pub(crate) fn new(bytes: &'a [u8], index: &'a Index, rules: &'a Rules, rank: Rank) -> Self {
+    pub(crate) fn new(bytes: &'a [u8], index: &'a Index, rules: &'a Rules, rank: Rank, chart: Option<Draft>) -> Self {
         let classes: Vec<Class> = index.entries.iter().map(|e| e.class).collect();
         let is_gradient = |c: &Class| *c != Class::Forward;
         let first_backward = classes.iter().position(is_gradient).map(|i| i as u32);
@@ -172,6 +179,7 @@ impl<'a> Walk<'a> {
             given: Vec::new(),
             got: Vec::new(),
             counts: Counts::default(),
+            states: vec![OpState::Clean; index.entries.len()],
             masks: 0,
             has_statistics: false,
             notes: Vec::new(),
@@ -181,6 +189,7 @@ impl<'a> Walk<'a> {
             one_sided: Vec::new(),
             containers: Vec::new(),
             intended_terminal: Vec::new(),
+            chart,
         }
     }
 
@@ -198,6 +207,32 @@ impl<'a> Walk<'a> {
     fn rules_of(&mut self, name: &OpName) -> Rc<OperatorRules<'a>> {
         let rules = self.rules;
         Rc::clone(self.operators.entry(api_key(name)).or_insert_with(|| Rc::new(rules.operator(name))))
+    }
+
+    pub(crate) fn rules(&self) -> &'a Rules {
+        self.rules
+    }
+
+    /// State of every op, after [`Walk::finish`].
+    pub(crate) fn states(&self) -> &[OpState] {
+        &self.states
+    }
+
+    /// Parses every op in file order and hands it to `look`, until `watch` is stopped.
+    pub(crate) fn each(&mut self, watch: &Watch, look: &mut dyn FnMut(&Seen<'_, 'a>)) {
+        let mut parser = Parser::new(Numbers::All);
+        for i in 0..self.index.entries.len() as u32 {
+            if watch.stopped() {
+                return;
+            }
+            let raw = self.name(i);
+            let name = OpName::parse(&raw);
+            let part = Part::All { recorded: recorded(&name) };
+            let op = parser.op(self.index.entries[i as usize].body(self.bytes), part).ok().map(|(op, _)| op);
+            let operator = self.rules_of(&name);
+            let state = self.states[i as usize];
+            look(&Seen { i, raw: &raw, name, op, state, operator: &operator });
+        }
     }
 
     fn op_ref(&self, op: u32) -> OpRef {
@@ -271,6 +306,15 @@ impl<'a> Walk<'a> {
         }
     }
 
+    /// Counts the state of an op.
+    fn note(&mut self, op: u32, state: OpState, look: impl FnOnce() -> Look) {
+        self.counts.add(state);
+        self.states[op as usize] = state;
+        if let Some(chart) = &mut self.chart {
+            chart.note(op, state, look);
+        }
+    }
+
     fn malformed(&mut self, op: u32, name: &str, stop: Stop) {
         let body = self.index.entries[op as usize].body_at();
         let (offset, expected) = match stop {
@@ -278,7 +322,7 @@ impl<'a> Walk<'a> {
             Stop::Unexpected { at, expected } => (at, expected),
         };
         let at = Position::find(self.bytes, body + offset);
-        self.counts.add(OpState::Unknown);
+        self.note(op, OpState::Unknown, Look::default);
         if self.notes.len() < HEALED_KEPT {
             self.notes.push(format!("{}:{}: expected {expected} in {name}; the op is left out", at.line, at.column));
         }
@@ -346,14 +390,14 @@ impl<'a> Walk<'a> {
             }
         }
         if bad_inputs.is_empty() && bad_outputs.is_empty() {
-            let state = if op.register == Some(true) && !evidence.has_output {
+            let state = if self.registers && op.register == Some(true) && !evidence.has_output {
                 self.register(i)
             } else if self.registers && op.register.is_none() && !op_has_values(op) {
                 OpState::Unknown
             } else {
                 OpState::Clean
             };
-            self.counts.add(state);
+            self.note(i, state, Look::default);
             return;
         }
         self.compute_bad(i, name, op, rules, evidence, &bad_inputs, &bad_outputs);
@@ -500,7 +544,7 @@ impl<'a> Walk<'a> {
             Inside::Clean { has_children: true } => self.containers.push(id),
             Inside::Clean { .. } | Inside::Mask => {}
         }
-        self.counts.add(state_of(judgement));
+        self.note(i, state_of(judgement), || Look::of(op, recorded(name)));
         if judgement == Judgement::Intended && masks.is_empty() {
             self.masks += 1;
         }

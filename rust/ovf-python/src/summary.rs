@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ovf_core::{RankBytes, RankSource, StepFacts, StepName, Summary};
+use ovf_core::{Options, RankBytes, RankSource, StepFacts, StepName, Summary, Wanted};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 
 use crate::error::to_python;
-use crate::{Rank, as_json, interruptible, options, progress};
+use crate::{Answer, Rank, as_json, interruptible, options, progress, wanted};
 
 /// A file on disk or its content.
 enum Content {
@@ -39,7 +39,7 @@ impl Content {
 
 /// Summarises one rank: a dump on disk or in memory to the bytes of its summary.
 #[pyfunction]
-#[pyo3(signature = (dump, *, rank, label, path=None, construct=None, stack=None, step_number=None, step_label="", notes=None, rules=None, map=true, progress=None))]
+#[pyo3(signature = (dump, *, rank, label, path=None, construct=None, stack=None, step_number=None, step_label="", notes=None, rules=None, map=true, progress=None, wants=None))]
 #[allow(clippy::too_many_arguments)] // keyword arguments of one Python function
 pub(crate) fn summarize(
     py: Python<'_>,
@@ -55,8 +55,10 @@ pub(crate) fn summarize(
     rules: Option<PathBuf>,
     map: bool,
     progress: Option<Py<progress::Progress>>,
+    wants: Option<Vec<String>>,
 ) -> PyResult<Vec<u8>> {
-    let options = options(None, rules, None, map)?;
+    let wanted = wants.map_or(Ok(Wanted::ALL), |names| wanted(&names, false))?;
+    let options = Options { wanted, ..options(None, rules, None, map)? };
     let step = StepName { number: step_number, label: step_label.to_owned(), notes: notes.unwrap_or_default() };
     let counters = progress.as_ref().map_or_else(Default::default, |p| p.get().counters());
     let dump = Content::of(dump)?;
@@ -76,7 +78,7 @@ pub(crate) fn summarize(
                 construct: beside(&construct, "construct.json"),
                 stack: beside(&stack, "stack.json"),
             };
-            interruptible(py, stop, || ovf_core::summarise_files(&source, &step, &options, &counters))?
+            interruptible(py, stop, || ovf_core::summarise_files(&source, path.as_deref(), &step, &options, &counters))?
         }
         Content::Memory(bytes) => {
             let path = path.unwrap_or_else(|| label.to_owned());
@@ -116,6 +118,26 @@ pub(crate) fn absent(
     summary.encode_absent(&step, &options.rules).map_err(to_python)
 }
 
+/// A summary with module chains and stacks from the content of construct.json and stack.json.
+#[pyfunction]
+#[pyo3(signature = (summary, construct=None, stack=None, *, remarks=None, chart=false, rules=None))]
+pub(crate) fn with_context(
+    py: Python<'_>,
+    summary: PyBackedBytes,
+    construct: Option<PyBackedBytes>,
+    stack: Option<PyBackedBytes>,
+    remarks: Option<Vec<String>>,
+    chart: bool,
+    rules: Option<PathBuf>,
+) -> PyResult<Vec<u8>> {
+    let rules = if chart { Some(options(None, rules, None, true)?.rules) } else { None };
+    let made = py.detach(|| {
+        let (construct, stack) = (construct.as_deref(), stack.as_deref());
+        ovf_core::with_context(&summary, construct, stack, remarks.unwrap_or_default(), rules.as_ref())
+    });
+    made.map_err(to_python)
+}
+
 /// What a summary is about, as JSON: rank, label, step, ops, size and state of the dump, what was wrong with it.
 #[pyfunction]
 #[pyo3(signature = (summary, *, path="summary", rules=None))]
@@ -137,9 +159,10 @@ pub(crate) fn about(summary: PyBackedBytes, path: &str, rules: Option<PathBuf>) 
     Ok(told.to_string())
 }
 
-/// Reduces the summaries of one step to its report: JSON, and the records of its findings.
+/// Reduces the summaries of one step to its report: JSON, the records of its findings, and with `chart` every op of
+/// every rank.
 #[pyfunction]
-#[pyo3(signature = (summaries, *, step_number=None, step_label="", notes=None, chosen=false, ranks=None, rules=None, threads=None))]
+#[pyo3(signature = (summaries, *, step_number=None, step_label="", notes=None, chosen=false, ranks=None, rules=None, threads=None, chart=false, wants=Vec::new()))]
 #[allow(clippy::too_many_arguments)] // keyword arguments of one Python function
 pub(crate) fn reduce(
     py: Python<'_>,
@@ -151,8 +174,10 @@ pub(crate) fn reduce(
     ranks: Option<Vec<Rank>>,
     rules: Option<PathBuf>,
     threads: Option<usize>,
-) -> PyResult<(String, Vec<String>)> {
-    let options = options(ranks, rules, threads, true)?;
+    chart: bool,
+    wants: Vec<String>,
+) -> PyResult<Answer> {
+    let options = Options { wanted: wanted(&wants, chart)?, ..options(ranks, rules, threads, true)? };
     let facts = StepFacts {
         number: step_number,
         label: step_label.to_owned(),

@@ -5,14 +5,42 @@ use crate::order::{Receipt, Source};
 use crate::report::{Hop, PathStep, RankOp, Spread};
 use crate::timeline::{OpRef, Symptom, Timeline, Trail};
 
-/// For each timeline, (mark, event) of what was given: the events whose given value goes back to a mark.
-pub(super) struct GivenByMark(Vec<Vec<(u32, u32)>>);
+/// For each timeline the events that give something bad, by the mark it goes back to.
+pub(super) struct GivenByMark(Vec<GivenOfRank>);
+
+struct GivenOfRank {
+    /// Where each mark's events begin; one more at the end.
+    starts: Vec<u32>,
+    events: Vec<u32>,
+}
+
+impl GivenOfRank {
+    fn new(timeline: &Timeline) -> Self {
+        let given = || {
+            let events = timeline.events.iter().enumerate();
+            events.filter_map(|(e, event)| Some((event.given.as_ref()?.mark? as usize, e as u32)))
+        };
+        let mut starts = vec![0; timeline.marks.len() + 1];
+        given().for_each(|(mark, _)| starts[mark + 1] += 1);
+        let mut sum = 0;
+        for start in &mut starts {
+            sum += *start;
+            *start = sum;
+        }
+        let mut next = starts.clone();
+        let mut events = vec![0; sum as usize];
+        for (mark, event) in given() {
+            events[next[mark] as usize] = event;
+            next[mark] += 1;
+        }
+        Self { starts, events }
+    }
+}
 
 impl GivenByMark {
-    fn events(&self, t: u32, mark: u32) -> impl Iterator<Item = u32> {
-        let list = &self.0[t as usize];
-        let start = list.partition_point(|&(m, _)| m < mark);
-        list[start..].iter().take_while(move |&&(m, _)| m == mark).map(|&(_, event)| event)
+    fn events(&self, t: u32, mark: u32) -> &[u32] {
+        let of = &self.0[t as usize];
+        &of.events[of.starts[mark as usize] as usize..of.starts[mark as usize + 1] as usize]
     }
 }
 
@@ -57,8 +85,10 @@ impl Assembler<'_> {
             if matches!(best, Some((Symptom::Loss, ..))) {
                 break;
             }
-            for event in given.events(t, m) {
-                for (gt, ge) in self.getters_of(t, event, &mut met) {
+            for &event in given.events(t, m) {
+                let mut getters = self.getters_of(t, event, &mut met);
+                getters.sort_by_key(|g| g.0 != t); // of equal ways the one that stays on its rank
+                for (gt, ge) in getters {
                     let Some(mark) = self.timelines[gt as usize].events[ge as usize].got.as_ref().and_then(|g| g.mark)
                     else {
                         continue;
@@ -91,7 +121,10 @@ impl Assembler<'_> {
                 let via = if path.is_empty() { "origin" } else { "data" };
                 path.push(self.step(t, &giving, via, 0));
             }
-            path.push(self.step(to, &self.event_op(to, got).0, "communication", 0));
+            let arrival = self.event_op(to, got).0;
+            if path.last().is_none_or(|p: &PathStep| p.rank != self.rank(to) || p.exec_order != arrival.op) {
+                path.push(self.step(to, &arrival, "communication", 0));
+            }
             entered_by = Some(());
         }
         let last = &self.timelines[end.0 as usize].terminals[terminal];
@@ -144,14 +177,7 @@ impl Assembler<'_> {
     }
 
     pub(super) fn given_by_mark(&self) -> GivenByMark {
-        let of = |timeline: &Timeline| {
-            let given = timeline.events.iter().enumerate();
-            let given = given.filter_map(|(e, event)| Some((event.given.as_ref()?.mark?, e as u32)));
-            let mut list: Vec<(u32, u32)> = given.collect();
-            list.sort_unstable();
-            list
-        };
-        GivenByMark(self.timelines.iter().map(of).collect())
+        GivenByMark(self.timelines.iter().map(GivenOfRank::new).collect())
     }
 
     /// Members of the event's communication that got the overflow from it. Only the first giver of a communication
@@ -192,7 +218,7 @@ impl Assembler<'_> {
         while at < roots.len() {
             let (t, m) = roots[at];
             at += 1;
-            for event in given.events(t, m) {
+            for &event in given.events(t, m) {
                 let mut new = Vec::new();
                 for (gt, ge) in self.getters_of(t, event, &mut met) {
                     let got = self.timelines[gt as usize].events[ge as usize].got.as_ref();
@@ -202,13 +228,15 @@ impl Assembler<'_> {
                     }
                     if !std::mem::replace(&mut reached[gt as usize], true) {
                         timelines.push(gt);
-                        new.push(self.rank(gt));
+                        new.push((self.rank(gt), self.event_op(gt, ge).0.op));
                     }
                 }
                 if !new.is_empty() {
                     let op = self.event_op(t, event).0;
                     let api = self.timelines[t as usize].events[event as usize].communication.api.clone();
-                    hops.push(Hop { api, from: self.rank(t), op_name: op.name, to: new });
+                    let (to, arrivals) = new.into_iter().unzip();
+                    let exec_order = op.op;
+                    hops.push(Hop { api, from: self.rank(t), op_name: op.name, exec_order, to, arrivals });
                 }
             }
         }

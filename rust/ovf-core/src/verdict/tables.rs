@@ -21,6 +21,7 @@ impl Assembler<'_> {
                 level: timeline.level.clone(),
                 ops: timeline.ops,
                 counts: timeline.counts,
+                strip: timeline.strip.clone(),
                 first_bad: timeline.first_bad.as_ref().map(|at| RankOp::new(timeline.rank, at)),
                 reached_by: if own == Some(t as u32) {
                     Some("origin")

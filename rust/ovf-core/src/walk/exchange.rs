@@ -1,6 +1,7 @@
 //! The two sides of a communication record: what the rank gave, what it got.
 
 use super::{CONDITIONS_KEPT, Shapes, Walk, op_has_values, shape_of};
+use crate::chart::Look;
 use crate::classify::OpState;
 use crate::communication::{Communication, Exchange, exchanges};
 use crate::graph::{Node, Role};
@@ -29,7 +30,7 @@ impl<'a> Walk<'a> {
                 state = got;
             }
         }
-        self.counts.add(state);
+        self.note(i, state, || Look::of(op, false));
         if let Some(template) = template {
             self.repeats.learn(template, entry.name(self.bytes), op, &self.events[before..]);
         }
@@ -52,7 +53,7 @@ impl<'a> Walk<'a> {
             self.supersede_before(event, &communication);
             self.events[event].communication = communication;
         }
-        self.counts.add(OpState::Clean);
+        self.note(i, OpState::Clean, Look::default);
         true
     }
 

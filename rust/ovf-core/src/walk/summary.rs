@@ -3,21 +3,31 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{HEALED_KEPT, MARKS_KEPT, Walk, api_key, key_of, module_key};
+use crate::classify::OpState;
 use crate::communication::exchanges;
 use crate::error::Position;
 use crate::graph::{Node, Role};
-use crate::op::{Field, OpName, Rank, Value};
-use crate::parse::{Numbers, Parser, Part};
+use crate::op::{Field, OpName, Rank, TensorStat, Value};
+use crate::parse::{Numbers, Parser, Part, parse_op};
 use crate::provenance;
 use crate::provenance::NodeId;
 use crate::rules::Is;
 use crate::scan::{Class, Ending};
 use crate::timeline::{
-    Cause, Completeness, Counts, Mark, Names, Phase, Problem, Symptom, TIMELINE_VERSION, Terminal, Timeline, Trail,
+    Cause, Completeness, Counts, Mark, Names, OpRef, Phase, Problem, Symptom, TIMELINE_VERSION, Terminal, Timeline,
+    Trail,
 };
 
+/// Roots of a rank whose inputs' makers are looked up, and how many ops before them.
+const MAKERS_FOR: usize = 8;
+const MAKERS_WITHIN: u32 = 64;
+/// Roots of each sort (own, received) whose ops before are kept: enough for the first finding and those beside it.
+const ROOTS_WITH_BEFORE: u32 = 3;
+/// Ops kept before such a root: what fits beside an answer.
+const OPS_BEFORE: u32 = 12;
+
 impl Walk<'_> {
-    pub(crate) fn finish(mut self, rank: Rank, label: &str) -> Timeline {
+    pub(crate) fn finish(&mut self, rank: Rank, label: &str) -> Timeline {
         self.settle_gradients();
         for id in std::mem::take(&mut self.intended_terminal) {
             let node = self.graph.node_mut(id);
@@ -72,10 +82,16 @@ impl Walk<'_> {
             self.counts.clean += total.saturating_sub(parsed);
         } else {
             self.counts = Counts { unknown: total, ..Counts::default() };
+            self.states.fill(OpState::Unknown);
         }
         if self.index.duplicates > 0 {
             self.notes.push(format!("{} op names stand twice; the last record of each counts", self.index.duplicates));
         }
+        let chart = self.chart.take().map(|draft| {
+            let mut chart = draft.finish(total, self.has_statistics);
+            chart.take_names((0..total).map(|op| (self.name(op), self.phase(op))));
+            chart
+        });
         Timeline {
             version: TIMELINE_VERSION,
             rank,
@@ -101,6 +117,11 @@ impl Walk<'_> {
             masks: self.masks,
             terminals,
             bad_shapes,
+            near: Vec::new(),
+            levels: None,
+            trend: None,
+            strip: None,
+            chart,
         }
     }
 
@@ -193,7 +214,7 @@ impl Walk<'_> {
         }
     }
 
-    pub(super) fn phase(&self, op: u32) -> Phase {
+    pub(crate) fn phase(&self, op: u32) -> Phase {
         if self.classes[op as usize] != Class::Forward {
             Phase::Backward
         } else if self.last_backward.is_some_and(|last| op > last) {
@@ -226,6 +247,7 @@ impl Walk<'_> {
             }
         }
         let (mut harmful, mut healed, mut omitted) = (0, 0, 0);
+        let (mut own, mut got) = (0, 0);
         let mut marks = Vec::new();
         let mut mark_of = FxHashMap::default();
         for (id, node) in self.graph.nodes.iter().enumerate() {
@@ -248,7 +270,13 @@ impl Walk<'_> {
                 continue;
             }
             mark_of.insert(id, marks.len() as u32);
-            let entry = &self.index.entries[node.op as usize];
+            let counted = if received { &mut got } else { &mut own };
+            *counted += u32::from(received || node.harm);
+            let before = if (received || node.harm) && *counted <= ROOTS_WITH_BEFORE {
+                self.before(node.op)
+            } else {
+                Vec::new()
+            };
             let shapes = self.shapes.get(&id).cloned().unwrap_or_default();
             marks.push(Mark {
                 at: self.op_ref(node.op),
@@ -269,10 +297,57 @@ impl Walk<'_> {
                 slot: self.slots.get(&id).cloned(),
                 bad_in: shapes.bad_in.map(Box::new),
                 bad_out: shapes.bad_out.map(Box::new),
-                record: (entry.body_at() as u64, entry.body(self.bytes).len() as u64),
+                makers: if node.harm && !received && harmful <= MAKERS_FOR { self.makers(node.op) } else { Vec::new() },
+                record: self.record(node.op),
+                before,
             });
         }
         (marks, mark_of, omitted)
+    }
+
+    /// Slot and maker of an op's inputs: the last op before it that gave out a value of the same dtype, shape and
+    /// statistics.
+    fn makers(&self, op: u32) -> Vec<(String, String)> {
+        let read = |i: u32| parse_op(self.index.entries[i as usize].body(self.bytes), Part::ALL);
+        let Ok(reader) = read(op) else { return Vec::new() };
+        let mut open: Vec<(String, &TensorStat)> = Vec::new();
+        for argument in reader.arguments.iter().filter(|a| a.slot.field.is_input()) {
+            if let Value::Tensor(t) = &argument.value
+                && t.has_statistics()
+                && t.is_floating()
+            {
+                open.push((argument.slot.to_string(), t));
+            }
+        }
+        let mut found = Vec::new();
+        for i in (op.saturating_sub(MAKERS_WITHIN)..op).rev() {
+            if open.is_empty() {
+                break;
+            }
+            let Ok(earlier) = read(i) else { continue };
+            for argument in earlier.arguments.iter().filter(|a| a.slot.field == Field::Output) {
+                let Value::Tensor(made) = &argument.value else { continue };
+                open.retain(|(slot, t)| {
+                    let same = provenance::same(made, t);
+                    if same {
+                        found.push((slot.clone(), self.name(i).into_owned()));
+                    }
+                    !same
+                });
+            }
+        }
+        found.sort();
+        found
+    }
+
+    fn record(&self, op: u32) -> (u64, u64) {
+        let entry = &self.index.entries[op as usize];
+        (entry.body_at() as u64, entry.body(self.bytes).len() as u64)
+    }
+
+    /// The ops before one, in file order.
+    fn before(&self, op: u32) -> Vec<(OpRef, (u64, u64))> {
+        (op.saturating_sub(OPS_BEFORE)..op).map(|at| (self.op_ref(at), self.record(at))).collect()
     }
 
     fn cause(&self, id: NodeId, node: &Node) -> Cause {

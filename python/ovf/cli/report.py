@@ -1,0 +1,75 @@
+"""`ovf report`: the answer as one page to look at."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import ovf
+from ovf.cli.framework import click
+from ovf.cli.options import (
+    exit_zero_option,
+    input_option,
+    output_option,
+    parse_ranks,
+    paths_argument,
+    paths_of,
+    rules_option,
+    step_option,
+)
+from ovf.cli.screen import complain, progress_bar
+
+
+@click.command()
+@paths_argument
+@input_option
+@output_option("The page: a new file, or a folder for ovf_report.html; ovf_report.html here by default.")
+@step_option
+@click.option("--ranks", callback=parse_ranks, help="Only these ranks, like 0,3,8-15.")
+@rules_option
+@click.option("--threads", type=click.IntRange(1), help="Threads; all processors by default.")
+@click.option(
+    "--allow-incomplete-ranks",
+    is_flag=True,
+    help="Accept missing, cut and unreadable ranks in the exit status.",
+)
+@exit_zero_option
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors; the exit status tells.")
+def report(
+    paths: tuple[Path, ...],
+    input_path: Path | None,
+    output: Path | None,
+    step: str | None,
+    ranks: list[int] | None,
+    rules: Path | None,
+    threads: int | None,
+    allow_incomplete_ranks: bool,
+    exit_zero: bool,
+    quiet: bool,
+) -> None:
+    """Write the answer as one HTML page: the verdict, a map of all ranks, the path, the tables.
+
+    The page needs no network and asks for none. PATHS are as for `ovf check`, and so is the exit status.
+    """
+    dump = paths_of(paths, input_path)
+    target = output or Path("ovf_report.html")
+    if target.is_dir() or not target.suffix:
+        target /= "ovf_report.html"
+    if target.exists():
+        raise FileExistsError(17, "exists", str(target))
+    with progress_bar(quiet=quiet) as progress:
+        found = ovf.find_first_overflow(
+            dump,
+            step=step,
+            ranks=ranks,
+            rules=rules,
+            threads=threads,
+            allow_incomplete_ranks=allow_incomplete_ranks,
+            chart=True,
+            progress=progress,
+        )
+    target.parent.mkdir(parents=True, exist_ok=True)
+    found.to_html(target)
+    complain(f"wrote {target}", quiet=quiet)
+    code = found.exit_code
+    sys.exit(0 if exit_zero and code == 1 else code)
