@@ -190,7 +190,8 @@ def _legs(report: Report) -> list[dict[str, Any]]:
     for position, step in enumerate(report.path):
         if not legs or step.via == "communication":
             giver = report.path[position - 1] if legs else step
-            api = apis.get((giver.rank, giver.exec_order), "communication")
+            named = giver.op_name.split(".")[1:2] or ["communication"]  # where the list of communications was cut
+            api = apis.get((giver.rank, giver.exec_order), named[0])
             legs.append({"rank": step.rank, "giver": giver.rank, "api": api, "steps": []})
         legs[-1]["steps"].append(step)
     for leg in legs:

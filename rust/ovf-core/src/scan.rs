@@ -11,11 +11,10 @@ mod parts;
 
 pub(crate) use parts::worth_sharing;
 
-use std::hash::Hasher;
 use std::sync::atomic::AtomicBool;
 
 use rayon::prelude::*;
-use rustc_hash::{FxHashMap, FxHasher};
+use rustc_hash::FxHashMap;
 
 use crate::progress::Watch;
 use crate::token::{Cursor, Read, Stop};
@@ -105,6 +104,8 @@ pub struct Index {
     pub has_data: bool,
     /// The ops in file order; of two with one name the later stands, in the earlier's place (as Python reads it).
     pub entries: Vec<Entry>,
+    /// Hashes of their names, until it is known whether some stand twice.
+    hashes: Vec<u64>,
     /// Whether `data` holds only ASCII, so that it need not be checked for UTF-8.
     pub ascii: bool,
     /// How many names stood twice.
@@ -131,6 +132,7 @@ pub(crate) fn scan_until(bytes: &[u8], asked: &Asked, watch: &Watch) -> Index {
         framework: None,
         has_data: false,
         entries: Vec::new(),
+        hashes: Vec::new(),
         ascii: true,
         duplicates: 0,
         ending: Ending::Complete,
@@ -181,7 +183,7 @@ fn read_text(cursor: &mut Cursor) -> Read<Option<String>> {
 
 /// Python's `json` keeps, of two entries with one name, the first's place and the last's value.
 fn last_of_each_name(bytes: &[u8], index: &mut Index, watch: &Watch) {
-    if !some_name_twice(bytes, &index.entries) {
+    if !some_name_twice(std::mem::take(&mut index.hashes), bytes.len()) {
         return;
     }
     let mut seen: FxHashMap<&[u8], usize> = FxHashMap::default();
@@ -213,18 +215,10 @@ fn last_of_each_name(bytes: &[u8], index: &mut Index, watch: &Watch) {
 }
 
 /// Whether two names may be equal, by their hashes. A chance hit costs a closer look.
-fn some_name_twice(bytes: &[u8], entries: &[Entry]) -> bool {
-    let hash = |entry: &Entry| {
-        let mut hasher = FxHasher::default();
-        hasher.write(entry.name(bytes));
-        hasher.finish()
-    };
-    let mut hashes: Vec<u64>;
-    if parts::worth_sharing(bytes.len()) {
-        hashes = entries.par_iter().map(hash).collect();
+fn some_name_twice(mut hashes: Vec<u64>, bytes: usize) -> bool {
+    if parts::worth_sharing(bytes) {
         hashes.par_sort_unstable();
     } else {
-        hashes = entries.iter().map(hash).collect();
         hashes.sort_unstable();
     }
     hashes.windows(2).any(|pair| pair[0] == pair[1])

@@ -19,6 +19,7 @@ use std::borrow::Cow;
 use std::rc::Rc;
 
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
 use self::repeat::Repeats;
 use crate::chart::{Draft, Look};
@@ -114,11 +115,10 @@ struct Shapes {
     bad_out: Option<(String, Vec<i64>)>,
 }
 
+/// What a forward and its backward share.
 fn key_of(name: &OpName) -> u64 {
-    use std::hash::{Hash, Hasher};
-    let mut hasher = std::hash::DefaultHasher::new();
-    (name.base, name.call_index).hash(&mut hasher);
-    hasher.finish()
+    let seed = name.call_index.map_or(u64::MAX, |n| n);
+    xxhash_rust::xxh3::xxh3_64_with_seed(name.base.as_bytes(), seed)
 }
 
 fn shape_of(t: &TensorStat) -> (String, Vec<i64>) {
@@ -199,20 +199,14 @@ impl<'a> Walk<'a> {
 
     /// The table's row for a communication, looked up once per name.
     fn communication_row(&mut self, name: &OpName) -> Option<&'a CommunicationRow> {
-        use std::hash::{Hash, Hasher};
-        let mut hasher = std::hash::DefaultHasher::new();
-        (name.prefix, name.api).hash(&mut hasher);
         let rules = self.rules;
-        *self.communications.entry(hasher.finish()).or_insert_with(|| rules.communication(name))
+        *self.communications.entry(api_key(name)).or_insert_with(|| rules.communication(name))
     }
 
     /// The table's rows for an operator, looked up once per name.
     fn rules_of(&mut self, name: &OpName) -> Rc<OperatorRules<'a>> {
-        use std::hash::{Hash, Hasher};
-        let mut hasher = std::hash::DefaultHasher::new();
-        (name.prefix, name.api).hash(&mut hasher);
         let rules = self.rules;
-        Rc::clone(self.operators.entry(hasher.finish()).or_insert_with(|| Rc::new(rules.operator(name))))
+        Rc::clone(self.operators.entry(api_key(name)).or_insert_with(|| Rc::new(rules.operator(name))))
     }
 
     pub(crate) fn rules(&self) -> &'a Rules {
@@ -368,8 +362,8 @@ impl<'a> Walk<'a> {
             ..Evidence::default()
         };
         let recorded = recorded(name);
-        let mut bad_inputs: Vec<&Argument> = Vec::new();
-        let mut bad_outputs: Vec<&TensorStat> = Vec::new();
+        let mut bad_inputs: SmallVec<[&Argument; 8]> = SmallVec::new();
+        let mut bad_outputs: SmallVec<[&TensorStat; 8]> = SmallVec::new();
         for argument in &op.arguments {
             let slot = &argument.slot;
             let is_output = slot.field == Field::Output || (recorded && slot.field == Field::Recorded);
@@ -437,11 +431,11 @@ impl<'a> Walk<'a> {
         bad_outputs: &[&TensorStat],
     ) {
         let is_gradient = name.direction == Direction::Backward;
-        let mut real: Vec<(Link, NodeId, u32)> = Vec::new();
-        let mut masks: Vec<NodeId> = Vec::new();
+        let mut real: SmallVec<[(Link, NodeId, u32); 8]> = SmallVec::new();
+        let mut masks: SmallVec<[NodeId; 8]> = SmallVec::new();
         let mut conditions: Vec<u32> = Vec::new();
         let mut outside: Vec<(&TensorStat, String, bool, Meaning)> = Vec::new();
-        let mut read: Vec<(u32, Link)> = Vec::new();
+        let mut read: SmallVec<[(u32, Link); 8]> = SmallVec::new();
         for argument in bad_inputs {
             let Value::Tensor(t) = &argument.value else {
                 continue;
@@ -740,7 +734,7 @@ fn part_of(entry: &Entry, bytes: &[u8]) -> Part {
     }
     let name = entry.name(bytes);
     // PERF: only names that end so can be records of values; reading them all would cost as much as the record.
-    let may_be = entry.class == Class::Gradient || name.ends_with(b".debug") || name.contains(&b'\\');
+    let may_be = entry.class == Class::Gradient || name.ends_with(b".debug") || memchr::memchr(b'\\', name).is_some();
     Part::All { recorded: may_be && recorded(&OpName::parse(&unescape(name))) }
 }
 
@@ -765,8 +759,10 @@ fn state_of(judgement: Judgement) -> OpState {
 }
 
 fn module_key(name: &OpName) -> u64 {
-    use std::hash::{Hash, Hasher};
-    let mut hasher = std::hash::DefaultHasher::new();
-    name.base.hash(&mut hasher);
-    hasher.finish()
+    xxhash_rust::xxh3::xxh3_64(name.base.as_bytes())
+}
+
+/// What the table's rows are looked up by.
+fn api_key(name: &OpName) -> u64 {
+    xxhash_rust::xxh3::xxh3_64_with_seed(name.api.as_bytes(), xxhash_rust::xxh3::xxh3_64(name.prefix.as_bytes()))
 }

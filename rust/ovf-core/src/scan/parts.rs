@@ -7,7 +7,10 @@
 //! that is not proven the parts behind it are thrown away, and the rest is read by one thread. The answer is that of
 //! one thread on all bytes, whatever the layout.
 
+use std::hash::Hasher;
+
 use rayon::prelude::*;
+use rustc_hash::FxHasher;
 
 use super::{Asked, Class, Entry, Index, WATCH_EVERY};
 use crate::progress::Watch;
@@ -29,6 +32,7 @@ pub(crate) fn worth_sharing(bytes: usize) -> bool {
 /// What one thread read.
 struct Part {
     entries: Vec<Entry>,
+    hashes: Vec<u64>,
     ascii: bool,
     at: usize,
     end: Read<Reached>,
@@ -74,6 +78,7 @@ pub(super) fn read_data(cursor: &mut Cursor, index: &mut Index, asked: &Asked, w
 
 fn enter(index: &mut Index, part: Part) -> Read<Reached> {
     index.ascii &= part.ascii;
+    index.hashes.extend_from_slice(&part.hashes);
     if index.entries.is_empty() {
         index.entries = part.entries;
     } else {
@@ -83,7 +88,7 @@ fn enter(index: &mut Index, part: Part) -> Read<Reached> {
 }
 
 fn read_part(bytes: &[u8], start: usize, limit: Option<usize>, asked: &Asked, watch: &Watch) -> Part {
-    let mut part = Part { entries: Vec::new(), ascii: true, at: start, end: Ok(Reached::Closed) };
+    let mut part = Part { entries: Vec::new(), hashes: Vec::new(), ascii: true, at: start, end: Ok(Reached::Closed) };
     let mut cursor = Cursor::new(bytes, start);
     part.end = read_entries(&mut cursor, &mut part, limit, asked, watch);
     part.at = cursor.at;
@@ -111,6 +116,10 @@ fn read_entries(
         let non_finite = skip_record(cursor, &mut part.ascii)?;
         let name = &cursor.bytes[range.clone()];
         part.ascii &= name.is_ascii();
+        // PERF: now its bytes are at hand; a second look at each name would fetch them again.
+        let mut hasher = FxHasher::default();
+        hasher.write(name);
+        part.hashes.push(hasher.finish());
         part.entries.push(Entry {
             name_at: range.start,
             name_len: name.len() as u32,
