@@ -6,8 +6,9 @@ use crate::op::OpName;
 
 /// Whether a pattern of the rules table names the op: `softmax`, `*_empty`, `Torch.log*`.
 pub(crate) fn fits(pattern: &str, name: &OpName) -> bool {
-    if let Some((prefix, api)) = pattern.rsplit_once('.') {
-        glob(prefix, name.prefix) && glob(api, name.api)
+    // PERF: every pattern of the table is tried on every new name.
+    if let Some(dot) = memchr::memrchr(b'.', pattern.as_bytes()) {
+        glob(&pattern[dot + 1..], name.api) && glob(&pattern[..dot], name.prefix)
     } else {
         glob(pattern, name.api)
     }
@@ -15,9 +16,10 @@ pub(crate) fn fits(pattern: &str, name: &OpName) -> bool {
 
 /// `*` stands for any text.
 fn glob(pattern: &str, text: &str) -> bool {
-    let Some((head, rest)) = pattern.split_once('*') else {
+    let Some(star) = memchr::memchr(b'*', pattern.as_bytes()) else {
         return pattern == text;
     };
+    let (head, rest) = (&pattern[..star], &pattern[star + 1..]);
     let Some(mut tail) = text.strip_prefix(head) else {
         return false;
     };
