@@ -60,7 +60,7 @@ pub(crate) fn parse_op(body: &[u8], part: Part) -> Read<Op<'_>> {
     Ok(read(body, part, Numbers::All)?.op)
 }
 
-fn read<'a>(body: &'a [u8], part: Part, numbers: Numbers) -> Read<Reader<'a>> {
+fn read(body: &[u8], part: Part, numbers: Numbers) -> Read<Reader<'_>> {
     let op = Op { arguments: Vec::with_capacity(ARGUMENTS), ..Op::default() };
     let cursor = Cursor::new(body, 0);
     let mut reader = Reader { cursor, op, path: Path::new(), field: Field::Recorded, numbers, tensors: Vec::new() };

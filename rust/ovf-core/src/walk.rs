@@ -125,6 +125,9 @@ fn shape_of(t: &TensorStat) -> (String, Vec<i64>) {
     (t.dtype.to_owned(), t.shape.to_vec())
 }
 
+/// An op that was read ahead of the walk: its place, and the op with its template.
+type ReadAhead<'a> = (u32, Read<(Op<'a>, Option<u32>)>);
+
 impl<'a> Walk<'a> {
     pub(crate) fn new(bytes: &'a [u8], index: &'a Index, rules: &'a Rules, rank: Rank, chart: Option<Draft>) -> Self {
         let classes: Vec<Class> = index.entries.iter().map(|e| e.class).collect();
@@ -265,7 +268,7 @@ impl<'a> Walk<'a> {
     fn over_ops_ahead(&mut self, ops: &[u32], parser: &mut Parser<'a>, watch: &Watch) {
         let (bytes, index) = (self.bytes, self.index);
         let mut batches = ops.chunks(AHEAD);
-        let mut read = |parser: &mut Parser<'a>| -> Vec<(u32, Read<(Op<'a>, Option<u32>)>)> {
+        let mut read = |parser: &mut Parser<'a>| -> Vec<ReadAhead<'a>> {
             let batch = batches.next().unwrap_or_default();
             let entry = |i: u32| &index.entries[i as usize];
             let one = |&i: &u32| {
