@@ -129,7 +129,7 @@ impl Reader<'_> {
         let mut depth = 0;
         loop {
             match self.next()? {
-                b'"' => drop(self.string()?),
+                b'"' => _ = self.string()?,
                 b'{' | b'[' => {
                     depth += 1;
                     self.at += 1;
@@ -144,7 +144,7 @@ impl Reader<'_> {
                     self.at += 1;
                     continue;
                 }
-                _ => drop(self.word()?),
+                _ => _ = self.word()?,
             }
             if depth == 0 {
                 return Ok(());
