@@ -111,7 +111,7 @@ type Start<R> = Chain<Cursor<Vec<u8>>, Counted<R>>;
 
 enum Decoder<R: Read> {
     Plain(Start<R>),
-    Gzip(MultiGzDecoder<BufReader<Start<R>>>),
+    Gzip(Box<MultiGzDecoder<BufReader<Start<R>>>>),
     Zstd(zstd::stream::read::Decoder<'static, BufReader<Start<R>>>),
 }
 
@@ -137,7 +137,7 @@ impl<R: Read> Unpacker<R> {
         let whole = Cursor::new(start).chain(reader);
         let decoder = match packing {
             None => Decoder::Plain(whole),
-            Some(Packing::Gzip) => Decoder::Gzip(MultiGzDecoder::new(BufReader::with_capacity(CHUNK, whole))),
+            Some(Packing::Gzip) => Decoder::Gzip(Box::new(MultiGzDecoder::new(BufReader::with_capacity(CHUNK, whole)))),
             Some(Packing::Zstd) => {
                 Decoder::Zstd(zstd::stream::read::Decoder::with_buffer(BufReader::with_capacity(CHUNK, whole))?)
             }
@@ -166,7 +166,7 @@ impl<R: Read> Read for Unpacker<R> {
             }
             io::ErrorKind::Interrupted => e,
             // What the source says about itself (a lost connection) passes as it is.
-            _ if e.get_ref().is_some_and(|inner| inner.is::<Foreign>()) => e,
+            _ if matches!(e.get_ref(), Some(inner) if inner.is::<Foreign>()) => e,
             kind => io::Error::new(
                 kind,
                 format!("the {name} data is damaged behind {} bytes that came out of it: {e}", self.out),
