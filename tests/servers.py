@@ -108,6 +108,9 @@ def running(command: list[str], port: int):
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
                 break
             time.sleep(0.1)
+        else:
+            msg = f"{command[0]} did not start"
+            raise RuntimeError(msg)
         yield
     finally:
         process.kill()

@@ -129,7 +129,9 @@ impl Reader<'_> {
         let mut depth = 0;
         loop {
             match self.next()? {
-                b'"' => _ = self.string()?,
+                b'"' => {
+                    self.string()?;
+                }
                 b'{' | b'[' => {
                     depth += 1;
                     self.at += 1;
@@ -144,7 +146,9 @@ impl Reader<'_> {
                     self.at += 1;
                     continue;
                 }
-                _ => _ = self.word()?,
+                _ => {
+                    self.word()?;
+                }
             }
             if depth == 0 {
                 return Ok(());

@@ -1,9 +1,9 @@
-//! Tables for Python: Arrow's PyCapsule interface, and text.
+//! Tables for Python: Arrow's `PyCapsule` interface, and text.
 //!
 //! A [`Table`] is a recipe: each `__arrow_c_stream__` or `text` starts over, so that a table may be read several
 //! times and by several readers. Rows are made while they are read.
 //!
-//! The capsules follow the Arrow PyCapsule interface: the pointer's release callback frees what nobody took, and is
+//! The capsules follow the Arrow `PyCapsule` interface: the pointer's release callback frees what nobody took, and is
 //! null after a consumer has moved the struct out (which `FFI_ArrowArrayStream` and `FFI_ArrowSchema` check when they
 //! are dropped).
 
@@ -98,13 +98,13 @@ impl Table {
         self.unreadable.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Arrow PyCapsule interface: the schema.
+    /// Arrow `PyCapsule` interface: the schema.
     fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
         let schema = FFI_ArrowSchema::try_from(schema(self.schema).as_ref()).map_err(|e| arrow_error(&e))?;
         PyCapsule::new_with_value(py, schema, c"arrow_schema")
     }
 
-    /// Arrow PyCapsule interface: the rows. The requested schema is ignored, as the interface allows.
+    /// Arrow `PyCapsule` interface: the rows. The requested schema is ignored, as the interface allows.
     #[pyo3(signature = (requested_schema=None))]
     fn __arrow_c_stream__<'py>(
         &self,
