@@ -104,6 +104,9 @@ impl Default for Options {
     }
 }
 
+/// Bytes that are worth a thread.
+const BYTES_PER_THREAD: u64 = 16 << 20;
+
 /// Analyses one step: [`Summary::read`] of every rank, then [`reduce`].
 ///
 /// # Errors
@@ -111,9 +114,10 @@ impl Default for Options {
 /// [`ErrorKind::Cancelled`] when `progress` said to stop. Files that cannot be read are part of the report.
 pub fn analyze(step: &Step, options: &Options, progress: &Progress) -> Result<Report> {
     let sources = select(step, options)?;
-    let pool = pool(step.ranks.len(), options)?;
     let sizes: u64 = sources.iter().filter_map(|s| std::fs::metadata(&s.dump).ok()).map(|m| m.len()).sum();
     progress.total.fetch_add(sizes, Atomic::Relaxed);
+    // Threads share a large file.
+    let pool = pool(sources.len().max((sizes / BYTES_PER_THREAD) as usize), options)?;
     pool.install(|| {
         let summaries: Vec<Summary> = sources.par_iter().filter_map(|s| summarise(s, options, progress)).collect();
         if progress.is_cancelled() {
@@ -152,12 +156,12 @@ fn select(step: &Step, options: &Options) -> Result<Vec<RankSource>> {
     Ok(chosen)
 }
 
-fn pool(ranks: usize, options: &Options) -> Result<rayon::ThreadPool> {
+fn pool(tasks: usize, options: &Options) -> Result<rayon::ThreadPool> {
     // A pool of its own: rayon's global one does not survive fork().
-    // More threads than ranks have nothing to do.
+    // More threads than tasks have nothing to do.
     let wanted = options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     rayon::ThreadPoolBuilder::new()
-        .num_threads(wanted.clamp(1, ranks.max(1)))
+        .num_threads(wanted.clamp(1, tasks.max(1)))
         .stack_size(16 << 20)
         .thread_name(|i| format!("ovf-{i}"))
         .build()

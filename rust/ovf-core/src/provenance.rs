@@ -12,8 +12,6 @@
 //!
 //! What finds nothing is *unexplained*: nobody on this rank produced it.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
-
 use rustc_hash::FxHashMap;
 
 use crate::op::{Kinds, TensorStat};
@@ -96,11 +94,19 @@ fn bits(stat: Option<f64>) -> u64 {
     }
 }
 
-/// A key stands for what it was made of, so it must not collide: Fx does, for (inf, -1.0) and (1.0, -inf).
-fn hash(parts: impl Hash) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    parts.hash(&mut hasher);
-    hasher.finish()
+/// A key stands for what it was made of, so it must not collide: a good hash of all of it (Fx, for one, has the same
+/// for (inf, -1.0) and (1.0, -inf)).
+///
+/// Both halves of a 128-bit product go into each step, as in wyhash: every bit of every number reaches every bit.
+fn hash(dtype: &str, numbers: impl Iterator<Item = u64>) -> u64 {
+    let fold = |a: u64, b: u64| {
+        let product = u128::from(a) * u128::from(b);
+        (product as u64) ^ ((product >> 64) as u64)
+    };
+    let start = xxhash_rust::xxh3::xxh3_64(dtype.as_bytes());
+    let all =
+        numbers.fold(start, |h, n| fold(h ^ 0xa076_1d64_78bd_642f, n ^ 0xe703_7ed1_a0b4_28db).rotate_left(23) ^ h);
+    fold(all ^ 0x8ebc_6af0_9c88_c6e3, 0x5899_65cc_7537_4cc3)
 }
 
 fn statistics(t: &TensorStat) -> [u64; 4] {
@@ -108,22 +114,22 @@ fn statistics(t: &TensorStat) -> [u64; 4] {
 }
 
 fn exact_key(t: &TensorStat) -> u64 {
-    hash((t.dtype, &t.shape, statistics(t)))
+    hash(t.dtype, statistics(t).into_iter().chain(t.shape.iter().map(|&d| d as u64)))
 }
 
 fn count_key(t: &TensorStat) -> u64 {
-    hash((t.dtype, t.numel(), statistics(t)))
+    hash(t.dtype, statistics(t).into_iter().chain([t.numel() as u64]))
 }
 
 /// `None` when the statistics are the same for any such value (NaN everywhere, infinite everywhere).
 fn statistics_key(t: &TensorStat) -> Option<u64> {
     let tells = |s: Option<f64>| s.is_some_and(|n| n.is_finite() && n != 0.0);
-    (tells(t.max) || tells(t.min)).then(|| hash((bits(t.max), bits(t.min))))
+    (tells(t.max) || tells(t.min)).then(|| hash("", [bits(t.max), bits(t.min)].into_iter()))
 }
 
 /// Identity of a value for [`crate::timeline`]'s search of the first reader of an asynchronous receive.
 pub(crate) fn identity(t: &TensorStat) -> u64 {
-    hash((t.dtype, t.numel(), statistics(t)))
+    count_key(t)
 }
 
 impl Values {

@@ -395,8 +395,8 @@ impl HintCondition {
 }
 
 fn matches(pattern: &str, name: &OpName) -> bool {
-    if let Some((prefix, api)) = pattern.rsplit_once('.') {
-        glob(prefix, name.prefix) && glob(api, name.api)
+    if let Some(dot) = memchr::memrchr(b'.', pattern.as_bytes()) {
+        glob(&pattern[dot + 1..], name.api) && glob(&pattern[..dot], name.prefix)
     } else {
         glob(pattern, name.api)
     }
@@ -404,9 +404,11 @@ fn matches(pattern: &str, name: &OpName) -> bool {
 
 /// `*` stands for any text.
 fn glob(pattern: &str, text: &str) -> bool {
-    let Some((head, rest)) = pattern.split_once('*') else {
+    // PERF: every pattern of the table is tried on every name.
+    let Some(star) = memchr::memchr(b'*', pattern.as_bytes()) else {
         return pattern == text;
     };
+    let (head, rest) = (&pattern[..star], &pattern[star + 1..]);
     let Some(mut tail) = text.strip_prefix(head) else {
         return false;
     };

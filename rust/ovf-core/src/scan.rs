@@ -7,12 +7,16 @@
 //!
 //! Inside an op only strings and brackets are followed ([`crate::structural`]); its grammar is checked when (and if) it is parsed.
 
+mod parts;
+
+pub(crate) use parts::worth_sharing;
+
 use std::sync::atomic::AtomicBool;
 
+use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
 use crate::progress::Watch;
-use crate::structural::{Skipped, large_exponent, skip_container, starts_like_non_finite};
 use crate::token::{Cursor, Read, Stop};
 
 /// Ops between two words with the watch: well under a millisecond.
@@ -27,6 +31,32 @@ pub struct Entry {
     body_len: usize,
     /// Whether a non-finite token (bare or as text) stands anywhere in the body.
     pub non_finite: bool,
+    /// Whether the caller asked for ops of this name.
+    pub(crate) asked: bool,
+    pub(crate) class: Class,
+}
+
+/// Class of an entry by the end of its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Class {
+    Forward,
+    Backward,
+    Gradient,
+}
+
+impl Class {
+    fn of(name: &[u8]) -> Self {
+        let digits = name.iter().rev().take_while(|b| b.is_ascii_digit()).count();
+        let head = &name[..name.len() - digits];
+        let head = if digits > 0 { head.strip_suffix(b".").unwrap_or(name) } else { name };
+        if head.ends_with(b".backward") {
+            Self::Backward
+        } else if head.ends_with(b".parameters_grad") {
+            Self::Gradient
+        } else {
+            Self::Forward
+        }
+    }
 }
 
 impl Entry {
@@ -74,6 +104,8 @@ pub struct Index {
     pub has_data: bool,
     /// The ops in file order; of two with one name the later stands, in the earlier's place (as Python reads it).
     pub entries: Vec<Entry>,
+    /// Hashes of their names, until it is known whether some stand twice.
+    hashes: Vec<u64>,
     /// Whether `data` holds only ASCII, so that it need not be checked for UTF-8.
     pub ascii: bool,
     /// How many names stood twice.
@@ -85,23 +117,28 @@ pub struct Index {
 /// Indexes a dump.
 #[must_use]
 pub fn scan(bytes: &[u8]) -> Index {
-    scan_until(bytes, &Watch::switch(&AtomicBool::new(false)))
+    scan_until(bytes, &|_| false, &Watch::switch(&AtomicBool::new(false)))
 }
 
-/// Indexes a dump, telling `watch` how far it is; soon after that is stopped it stops with what it has.
-pub(crate) fn scan_until(bytes: &[u8], watch: &Watch) -> Index {
+/// Whether ops of a (raw) name are wanted.
+pub(crate) type Asked<'f> = dyn Fn(&[u8]) -> bool + Sync + 'f;
+
+/// Indexes a dump, telling `watch` how far it is; soon after that is stopped it stops with what it has. Inside a pool
+/// of several threads a large file is indexed by all of them ([`parts`]).
+pub(crate) fn scan_until(bytes: &[u8], asked: &Asked, watch: &Watch) -> Index {
     let mut index = Index {
         task: None,
         level: None,
         framework: None,
         has_data: false,
         entries: Vec::new(),
+        hashes: Vec::new(),
         ascii: true,
         duplicates: 0,
         ending: Ending::Complete,
     };
     let mut cursor = Cursor::new(bytes, 0);
-    if let Err(stop) = read_header(&mut cursor, &mut index, watch) {
+    if let Err(stop) = read_header(&mut cursor, &mut index, asked, watch) {
         index.ending = match stop {
             Stop::End => Ending::Cut(bytes.len()),
             Stop::Unexpected { at, expected } => Ending::Damaged(at, expected),
@@ -111,7 +148,7 @@ pub(crate) fn scan_until(bytes: &[u8], watch: &Watch) -> Index {
     index
 }
 
-fn read_header(cursor: &mut Cursor, index: &mut Index, watch: &Watch) -> Read<()> {
+fn read_header(cursor: &mut Cursor, index: &mut Index, asked: &Asked, watch: &Watch) -> Read<()> {
     cursor.expect(b'{', "a JSON object")?;
     if cursor.eat(b'}')? {
         return Ok(());
@@ -122,7 +159,7 @@ fn read_header(cursor: &mut Cursor, index: &mut Index, watch: &Watch) -> Read<()
         match &cursor.bytes[key] {
             b"data" if cursor.peek()? == b'{' => {
                 index.has_data = true;
-                read_data(cursor, index, watch)?;
+                parts::read_data(cursor, index, asked, watch)?;
             }
             b"task" => index.task = read_text(cursor)?,
             b"level" => index.level = read_text(cursor)?,
@@ -144,70 +181,11 @@ fn read_text(cursor: &mut Cursor) -> Read<Option<String>> {
     Ok(Some(String::from_utf8_lossy(&cursor.bytes[range]).into_owned()))
 }
 
-fn read_data(cursor: &mut Cursor, index: &mut Index, watch: &Watch) -> Read<()> {
-    cursor.expect(b'{', "an object")?;
-    if cursor.eat(b'}')? {
-        return Ok(());
-    }
-    let mut told = cursor.at;
-    loop {
-        let name = cursor.long_string()?;
-        cursor.expect(b':', "':' after an op's name")?;
-        cursor.skip_space();
-        let body_at = cursor.at;
-        let non_finite = skip_record(cursor, &mut index.ascii)?;
-        index.ascii &= cursor.bytes[name.clone()].is_ascii();
-        index.entries.push(Entry {
-            name_at: name.start,
-            name_len: (name.end - name.start) as u32,
-            body_gap: (body_at - name.end) as u32,
-            body_len: cursor.at - body_at,
-            non_finite,
-        });
-        if !cursor.eat(b',')? {
-            return cursor.expect(b'}', "',' or '}' after an op");
-        }
-        if index.entries.len().is_multiple_of(WATCH_EVERY) {
-            watch.advance((cursor.at - told) as u64);
-            told = cursor.at;
-            if watch.stopped() {
-                return Err(Stop::End);
-            }
-        }
-    }
-}
-
-/// Moves past one value; true when a token in it may be non-finite.
-fn skip_record(cursor: &mut Cursor, ascii: &mut bool) -> Read<bool> {
-    match cursor.peek()? {
-        b'{' | b'[' => match skip_container(cursor.bytes, cursor.at) {
-            Skipped::End(end, telling, all_ascii) => {
-                cursor.at = end;
-                *ascii &= all_ascii;
-                Ok(telling)
-            }
-            Skipped::Open => {
-                cursor.at = cursor.bytes.len();
-                Err(Stop::End)
-            }
-        },
-        b'"' => {
-            let range = cursor.string()?;
-            *ascii &= cursor.bytes[range.clone()].is_ascii();
-            Ok(starts_like_non_finite(cursor.bytes, range.start))
-        }
-        _ => {
-            let start = cursor.at;
-            let word = cursor.word()?;
-            let exponent = word.iter().position(|b| matches!(b, b'e' | b'E'));
-            let large = exponent.is_some_and(|e| large_exponent(cursor.bytes, start + e));
-            Ok(word.contains(&b'N') || word.contains(&b'I') || large)
-        }
-    }
-}
-
 /// Python's `json` keeps, of two entries with one name, the first's place and the last's value.
 fn last_of_each_name(bytes: &[u8], index: &mut Index, watch: &Watch) {
+    if !some_name_twice(std::mem::take(&mut index.hashes), bytes.len()) {
+        return;
+    }
     let mut seen: FxHashMap<&[u8], usize> = FxHashMap::default();
     seen.reserve(index.entries.len());
     let mut kept: Vec<Entry> = Vec::new();
@@ -234,6 +212,16 @@ fn last_of_each_name(bytes: &[u8], index: &mut Index, watch: &Watch) {
     if rewriting {
         index.entries = kept;
     }
+}
+
+/// Whether two names may be equal, by their hashes. A chance hit costs a closer look.
+fn some_name_twice(mut hashes: Vec<u64>, bytes: usize) -> bool {
+    if parts::worth_sharing(bytes) {
+        hashes.par_sort_unstable();
+    } else {
+        hashes.sort_unstable();
+    }
+    hashes.windows(2).any(|pair| pair[0] == pair[1])
 }
 
 #[cfg(test)]

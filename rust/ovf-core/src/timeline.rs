@@ -389,7 +389,7 @@ pub(crate) fn build_until(
     chart: bool,
     watch: &Watch,
 ) -> Timeline {
-    let index = scan_until(bytes, watch);
+    let index = scan_until(bytes, &|name| rules.is_communication_name(name), watch);
     let mut walk = Walk::new(bytes, &index, rules, rank, chart.then(Draft::default));
     walk.over_ops(watch);
     walk.finish(rank, label)

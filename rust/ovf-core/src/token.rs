@@ -225,8 +225,8 @@ pub(crate) fn quoted_number(text: &[u8]) -> Option<f64> {
 /// The text of a string's raw content. Lone surrogate escapes stay as they are written (`\ud800`), invalid UTF-8
 /// becomes U+FFFD: both stand in names that people only read.
 pub(crate) fn unescape(raw: &[u8]) -> Cow<'_, str> {
-    if !raw.contains(&b'\\') {
-        return String::from_utf8_lossy(raw);
+    if memchr::memchr(b'\\', raw).is_none() {
+        return std::str::from_utf8(raw).map_or_else(|_| String::from_utf8_lossy(raw), Cow::Borrowed);
     }
     let mut out: Vec<u8> = Vec::with_capacity(raw.len());
     let mut at = 0;

@@ -18,6 +18,7 @@ use std::borrow::Cow;
 use std::rc::Rc;
 
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
 use self::repeat::Repeats;
 use crate::chart::{Draft, Look};
@@ -26,14 +27,14 @@ use crate::communication::GroupKey;
 use crate::error::Position;
 use crate::graph::{Graph, Node, Role};
 use crate::op::{Argument, Direction, Field, Kinds, Op, OpName, Rank, TensorStat, Value};
-use crate::parse::{Numbers, Parser, Part};
+use crate::parse::{Numbers, Parsed, Parser, Part};
 use crate::progress::Watch;
 use crate::provenance;
 use crate::provenance::{Link, Meaning, NodeId, Values};
 use crate::rules::{CommunicationRow, Is, OperatorRules, Rules};
-use crate::scan::Index;
+use crate::scan::{Class, Entry, Index, worth_sharing};
 use crate::timeline::{Counts, Event, OpRef};
-use crate::token::{Stop, unescape};
+use crate::token::{Read, Stop, unescape};
 
 /// Harmful roots kept for a rank (beyond them they are counted): the first ones are what anybody reads.
 const MARKS_KEPT: usize = 256;
@@ -41,16 +42,10 @@ const MARKS_KEPT: usize = 256;
 const HEALED_KEPT: usize = 32;
 /// Records looked at to tell what a dump leaves out.
 const LOOKED_AT: usize = 64;
+/// Ops read ahead of the walk: their values are kept that long.
+const AHEAD: usize = 1024;
 /// Conditions kept for a promoted origin.
 const CONDITIONS_KEPT: usize = 8;
-
-/// Class of an entry by the end of its name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Class {
-    Forward,
-    Backward,
-    Gradient,
-}
 
 /// What stands inside a module whose input was finite and whose output was not.
 #[derive(Debug, Clone, Copy)]
@@ -116,24 +111,10 @@ struct Shapes {
     bad_out: Option<(String, Vec<i64>)>,
 }
 
+/// What a forward and its backward share.
 fn key_of(name: &OpName) -> u64 {
-    use std::hash::{Hash, Hasher};
-    let mut hasher = std::hash::DefaultHasher::new();
-    (name.base, name.call_index).hash(&mut hasher);
-    hasher.finish()
-}
-
-fn class_of(name: &[u8]) -> Class {
-    let digits = name.iter().rev().take_while(|b| b.is_ascii_digit()).count();
-    let head = &name[..name.len() - digits];
-    let head = if digits > 0 { head.strip_suffix(b".").unwrap_or(name) } else { name };
-    if head.ends_with(b".backward") {
-        Class::Backward
-    } else if head.ends_with(b".parameters_grad") {
-        Class::Gradient
-    } else {
-        Class::Forward
-    }
+    let seed = name.call_index.map_or(u64::MAX, |n| n);
+    xxhash_rust::xxh3::xxh3_64_with_seed(name.base.as_bytes(), seed)
 }
 
 fn shape_of(t: &TensorStat) -> (String, Vec<i64>) {
@@ -142,7 +123,7 @@ fn shape_of(t: &TensorStat) -> (String, Vec<i64>) {
 
 impl<'a> Walk<'a> {
     pub(crate) fn new(bytes: &'a [u8], index: &'a Index, rules: &'a Rules, rank: Rank, chart: Option<Draft>) -> Self {
-        let classes: Vec<Class> = index.entries.iter().map(|e| class_of(e.name(bytes))).collect();
+        let classes: Vec<Class> = index.entries.iter().map(|e| e.class).collect();
         let is_gradient = |c: &Class| *c != Class::Forward;
         let first_backward = classes.iter().position(is_gradient).map(|i| i as u32);
         let last_backward = classes.iter().rposition(is_gradient).map(|i| i as u32);
@@ -213,20 +194,14 @@ impl<'a> Walk<'a> {
 
     /// The table's row for a communication, looked up once per name.
     fn communication_row(&mut self, name: &OpName) -> Option<&'a CommunicationRow> {
-        use std::hash::{Hash, Hasher};
-        let mut hasher = std::hash::DefaultHasher::new();
-        (name.prefix, name.api).hash(&mut hasher);
         let rules = self.rules;
-        *self.communications.entry(hasher.finish()).or_insert_with(|| rules.communication(name))
+        *self.communications.entry(api_key(name)).or_insert_with(|| rules.communication(name))
     }
 
     /// The table's rows for an operator, looked up once per name.
     fn rules_of(&mut self, name: &OpName) -> Rc<OperatorRules<'a>> {
-        use std::hash::{Hash, Hasher};
-        let mut hasher = std::hash::DefaultHasher::new();
-        (name.prefix, name.api).hash(&mut hasher);
         let rules = self.rules;
-        Rc::clone(self.operators.entry(hasher.finish()).or_insert_with(|| Rc::new(rules.operator(name))))
+        Rc::clone(self.operators.entry(api_key(name)).or_insert_with(|| Rc::new(rules.operator(name))))
     }
 
     fn op_ref(&self, op: u32) -> OpRef {
@@ -238,25 +213,65 @@ impl<'a> Walk<'a> {
         let (values, registers) = self.what_can_be_judged(&mut parser, watch);
         self.has_statistics = values || registers;
         self.registers = self.index.task.as_deref() == Some("nan_check") || (registers && !values);
-        for i in 0..self.index.entries.len() {
-            let entry = self.index.entries[i];
-            let communicates = self.rules.is_communication_name(entry.name(self.bytes));
+        let all = self.registers;
+        let wanted = |e: &Entry| e.non_finite || e.asked || all;
+        let ops: Vec<u32> = (0u32..).zip(&self.index.entries).filter(|(_, e)| wanted(e)).map(|(i, _)| i).collect();
+        if worth_sharing(self.bytes.len()) {
+            self.over_ops_ahead(&ops, &mut parser, watch);
+            return;
+        }
+        for &i in &ops {
             if watch.stopped() {
                 return;
             }
-            if !entry.non_finite && !communicates && !self.registers {
-                continue;
-            }
-            let raw = self.name(i as u32);
-            let name = OpName::parse(&raw);
-            let recorded = matches!(name.direction, Direction::ParametersGrad | Direction::Debug);
-            // What a finite communication gave back is not needed: its inputs say who takes part.
-            let part = if communicates && !entry.non_finite { Part::Inputs } else { Part::All { recorded } };
-            match parser.op(entry.body(self.bytes), part) {
-                Ok((op, template)) if communicates => self.communicate(i as u32, &name, op, template),
-                Ok((op, _)) => self.compute(i as u32, &name, op),
-                Err(stop) => self.malformed(i as u32, &raw, stop),
-            }
+            let entry = &self.index.entries[i as usize];
+            let read = parser.op(entry.body(self.bytes), part_of(entry, self.bytes));
+            self.take(i, read);
+        }
+    }
+
+    /// As the loop of [`Walk::over_ops`], with another thread reading the next ops meanwhile.
+    fn over_ops_ahead(&mut self, ops: &[u32], parser: &mut Parser<'a>, watch: &Watch) {
+        let (bytes, index) = (self.bytes, self.index);
+        let mut batches = ops.chunks(AHEAD);
+        let mut read = |parser: &mut Parser<'a>| -> Vec<(u32, Read<(Op<'a>, Option<u32>)>)> {
+            let batch = batches.next().unwrap_or_default();
+            let entry = |i: u32| &index.entries[i as usize];
+            let one = |&i: &u32| {
+                let parsed = parser.op(entry(i).body(bytes), part_of(entry(i), bytes));
+                (i, parsed.map(|(op, template)| (op.clone(), template)))
+            };
+            batch.iter().map(one).collect()
+        };
+        let mut ready = read(parser);
+        while !ready.is_empty() && !watch.stopped() {
+            let mut next = Vec::new();
+            rayon::in_place_scope(|scope| {
+                scope.spawn(|_| next = read(parser));
+                for (i, parsed) in std::mem::take(&mut ready) {
+                    self.take(i, parsed.as_ref().map(|(op, template)| (op, *template)).map_err(|stop| *stop));
+                }
+            });
+            ready = next;
+        }
+    }
+
+    fn take(&mut self, i: u32, read: Read<Parsed<'_, 'a>>) {
+        let entry = &self.index.entries[i as usize];
+        let communicates = entry.asked;
+        if let Ok((op, Some(template))) = read
+            && communicates
+            && !entry.non_finite
+            && self.repeat(i, template, op)
+        {
+            return;
+        }
+        let raw = self.name(i);
+        let name = OpName::parse(&raw);
+        match read {
+            Ok((op, template)) if communicates => self.communicate(i, &name, op, template),
+            Ok((op, _)) => self.compute(i, &name, op),
+            Err(stop) => self.malformed(i, &raw, stop),
         }
     }
 
@@ -315,8 +330,8 @@ impl<'a> Walk<'a> {
             ..Evidence::default()
         };
         let recorded = recorded(name);
-        let mut bad_inputs: Vec<&Argument> = Vec::new();
-        let mut bad_outputs: Vec<&TensorStat> = Vec::new();
+        let mut bad_inputs: SmallVec<[&Argument; 8]> = SmallVec::new();
+        let mut bad_outputs: SmallVec<[&TensorStat; 8]> = SmallVec::new();
         for argument in &op.arguments {
             let slot = &argument.slot;
             let is_output = slot.field == Field::Output || (recorded && slot.field == Field::Recorded);
@@ -384,11 +399,11 @@ impl<'a> Walk<'a> {
         bad_outputs: &[&TensorStat],
     ) {
         let is_gradient = name.direction == Direction::Backward;
-        let mut real: Vec<(Link, NodeId, u32)> = Vec::new();
-        let mut masks: Vec<NodeId> = Vec::new();
+        let mut real: SmallVec<[(Link, NodeId, u32); 8]> = SmallVec::new();
+        let mut masks: SmallVec<[NodeId; 8]> = SmallVec::new();
         let mut conditions: Vec<u32> = Vec::new();
         let mut outside: Vec<(&TensorStat, String, bool, Meaning)> = Vec::new();
-        let mut read: Vec<(u32, Link)> = Vec::new();
+        let mut read: SmallVec<[(u32, Link); 8]> = SmallVec::new();
         for argument in bad_inputs {
             let Value::Tensor(t) = &argument.value else {
                 continue;
@@ -680,6 +695,17 @@ impl<'a> Walk<'a> {
     }
 }
 
+/// How much of an op is read. What a finite communication gave back is not needed: its inputs say who takes part.
+fn part_of(entry: &Entry, bytes: &[u8]) -> Part {
+    if entry.asked && !entry.non_finite {
+        return Part::Inputs;
+    }
+    let name = entry.name(bytes);
+    // PERF: only names that end so can be records of values; reading them all would cost as much as the record.
+    let may_be = entry.class == Class::Gradient || name.ends_with(b".debug") || memchr::memchr(b'\\', name).is_some();
+    Part::All { recorded: may_be && recorded(&OpName::parse(&unescape(name))) }
+}
+
 /// Whether a record's own keys are values.
 fn recorded(name: &OpName) -> bool {
     matches!(name.direction, Direction::ParametersGrad | Direction::Debug)
@@ -701,8 +727,10 @@ fn state_of(judgement: Judgement) -> OpState {
 }
 
 fn module_key(name: &OpName) -> u64 {
-    use std::hash::{Hash, Hasher};
-    let mut hasher = std::hash::DefaultHasher::new();
-    name.base.hash(&mut hasher);
-    hasher.finish()
+    xxhash_rust::xxh3::xxh3_64(name.base.as_bytes())
+}
+
+/// What the table's rows are looked up by.
+fn api_key(name: &OpName) -> u64 {
+    xxhash_rust::xxh3::xxh3_64_with_seed(name.api.as_bytes(), xxhash_rust::xxh3::xxh3_64(name.prefix.as_bytes()))
 }

@@ -164,15 +164,19 @@ impl<'a> Known<'a> {
 
 /// Max, Min, Mean and Norm.
 pub(crate) fn statistics(raws: &Raws, numbers: Numbers) -> [Option<f64>; 4] {
-    let finite = |i: usize| raws[i].is_none_or(|(text, quoted)| !quoted && is_plainly_finite(text));
-    let wanted = numbers == Numbers::All || !(finite(0) && finite(1));
-    raws.map(|found| {
-        found.and_then(|(text, quoted)| match quoted {
-            true => quoted_number(text),
-            false if !wanted && is_plainly_finite(text) => (text != b"null").then_some(0.0),
-            false => number(text),
-        })
-    })
+    let finite = |raw: &Option<(&[u8], bool)>| raw.is_none_or(|(text, quoted)| !quoted && is_plainly_finite(text));
+    let wanted = numbers == Numbers::All || !(finite(&raws[0]) && finite(&raws[1]));
+    let mut out = [None; 4];
+    for (out, raw) in out.iter_mut().zip(raws) {
+        *out = match *raw {
+            Some((b"NaN", false)) => Some(f64::NAN),
+            Some((text, true)) => quoted_number(text),
+            Some((text, false)) if !wanted && is_plainly_finite(text) => (text != b"null").then_some(0.0),
+            Some((text, false)) => number(text),
+            None => None,
+        };
+    }
+    out
 }
 
 /// Whether a bare word is a decimal number far from any limit (or `null`), by its looks.

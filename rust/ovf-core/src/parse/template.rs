@@ -53,6 +53,9 @@ pub(crate) struct Templates<'a> {
     known: Vec<Template<'a>>,
     /// By the bytes before the first statistic: those that begin so, the last used first.
     by_beginning: FxHashMap<&'a [u8], Vec<u32>>,
+    /// For each template, the one that followed it last.
+    next: Vec<Option<u32>>,
+    last: usize,
     hits: usize,
     misses: usize,
 }
@@ -60,7 +63,15 @@ pub(crate) struct Templates<'a> {
 impl Default for Templates<'_> {
     fn default() -> Self {
         let max = memchr::memmem::Finder::new(b"\"Max\"");
-        Self { known: Vec::new(), by_beginning: FxHashMap::default(), hits: 0, misses: 0, max }
+        Self {
+            known: Vec::new(),
+            by_beginning: FxHashMap::default(),
+            next: Vec::new(),
+            last: 0,
+            hits: 0,
+            misses: 0,
+            max,
+        }
     }
 }
 
@@ -72,14 +83,28 @@ impl<'a> Templates<'a> {
 
     /// The template that fits, with its op's numbers set to those of `body`.
     pub(crate) fn find(&mut self, body: &'a [u8], part: Part, numbers: Numbers) -> Option<u32> {
+        // PERF: layers repeat, so after one record comes mostly the one that came after it the last time.
+        if let Some(&Some(id)) = self.next.get(self.last)
+            && self.known[id as usize].fits(body, part)
+        {
+            return Some(self.hit(id, numbers));
+        }
         let beginning = self.beginning(body)?;
         let list = self.by_beginning.get_mut(beginning)?;
         let place = list.iter().position(|&id| self.known[id as usize].fits(body, part))?;
         list[..=place].rotate_right(1);
         let id = list[0];
+        if let Some(next) = self.next.get_mut(self.last) {
+            *next = Some(id);
+        }
+        Some(self.hit(id, numbers))
+    }
+
+    fn hit(&mut self, id: u32, numbers: Numbers) -> u32 {
         self.known[id as usize].convert(numbers);
         self.hits += 1;
-        Some(id)
+        self.last = id as usize;
+        id
     }
 
     pub(crate) fn op(&self, id: u32) -> &Op<'a> {
@@ -129,6 +154,7 @@ impl<'a> Templates<'a> {
         }
         let end = &body[from..];
         let tensors = tensors.into_iter().map(|t| (t.argument, t.raws)).collect();
+        self.next.push(None);
         self.known.push(Template { part, pieces, end, tensors, op });
         Ok(id)
     }

@@ -15,9 +15,6 @@ impl<'a> Walk<'a> {
     pub(super) fn communicate(&mut self, i: u32, name: &OpName, op: &Op<'a>, template: Option<u32>) {
         let entry = self.index.entries[i as usize];
         let template = template.filter(|_| !entry.non_finite && !self.registers);
-        if template.is_some_and(|template| self.repeat(i, template, op)) {
-            return;
-        }
         let Some(row) = self.communication_row(name) else {
             return;
         };
@@ -40,7 +37,10 @@ impl<'a> Walk<'a> {
     }
 
     /// Whether the finite communication `i` is like one that was met before; its events are entered then.
-    fn repeat(&mut self, i: u32, template: u32, op: &Op) -> bool {
+    pub(super) fn repeat(&mut self, i: u32, template: u32, op: &Op) -> bool {
+        if self.registers {
+            return false;
+        }
         let name = self.index.entries[i as usize].name(self.bytes);
         let Some(events) = self.repeats.find(template, name, op) else {
             return false;

@@ -2,7 +2,7 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{Class, HEALED_KEPT, MARKS_KEPT, Walk, key_of, module_key};
+use super::{HEALED_KEPT, MARKS_KEPT, Walk, api_key, key_of, module_key};
 use crate::communication::exchanges;
 use crate::error::Position;
 use crate::graph::{Node, Role};
@@ -11,7 +11,7 @@ use crate::parse::{Numbers, Parser, Part};
 use crate::provenance;
 use crate::provenance::NodeId;
 use crate::rules::Is;
-use crate::scan::Ending;
+use crate::scan::{Class, Ending};
 use crate::timeline::{
     Cause, Completeness, Counts, Mark, Names, OpRef, Phase, Problem, Symptom, TIMELINE_VERSION, Terminal, Timeline,
     Trail,
@@ -351,6 +351,9 @@ impl Walk<'_> {
                 found.push(Terminal { symptom, at: self.op_ref(self.graph.node(id).op), mark, trail: self.trail(id) });
             }
         };
+        let mut norms: FxHashMap<u64, bool> = FxHashMap::default();
+        let mut is_norm =
+            |name: &OpName| *norms.entry(api_key(name)).or_insert_with(|| self.rules.operator(name).says(Is::Norm));
         let mut first: [Option<NodeId>; 5] = [None; 5];
         let mut last = None;
         for (id, node) in self.graph.nodes.iter().enumerate() {
@@ -359,15 +362,23 @@ impl Walk<'_> {
             }
             let id = id as NodeId;
             last = Some(id);
+            let phase = self.phase(node.op);
+            let done = match phase {
+                Phase::Forward => first[0].is_some() && first[3].is_some(),
+                Phase::Optimizer => first[1].is_some() && first[2].is_some(),
+                Phase::Backward => first[4].is_some(),
+            };
+            if done {
+                continue;
+            }
             let raw = self.name(node.op);
             let name = OpName::parse(&raw);
             if self.rules.is_communication(&name) {
                 continue;
             }
-            let phase = self.phase(node.op);
             let place = match phase {
                 Phase::Forward if node.scalar && self.losses.contains_key(&key_of(&name)) => 0,
-                Phase::Optimizer if self.rules.operator(&name).says(Is::Norm) => 1,
+                Phase::Optimizer if is_norm(&name) => 1,
                 Phase::Optimizer if name.is_in_place() => 2,
                 Phase::Forward if self.is_last_of_forward(node.op) => 3,
                 Phase::Backward => 4,
