@@ -129,6 +129,19 @@ def test_a_step_without_a_top_folder_is_called_by_the_archive(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_what_was_asked_for_besides_is_the_same(tmp_path, kind):
+    path = as_tar(tmp_path, places.files_of(places.step()), kind)
+    also = ["near", "levels", "strip"]
+    wanted, found = (ovf.find_first_overflow(place, also=also, chart=True) for place in (places.step(), path))
+    assert found.json() == wanted.json()
+    assert found.atlas() == wanted.atlas()
+    assert ovf.find_first_overflow(path).atlas() == wanted.atlas()  # read again for it
+    for call in (ovf.steps, ovf.op_table):
+        with pytest.raises(ValueError, match="only local files and folders"):
+            call(path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_only_some_ranks(tmp_path, kind):
     path = as_tar(tmp_path, places.files_of(places.step()), kind)
     assert (
