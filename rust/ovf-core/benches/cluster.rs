@@ -1,7 +1,7 @@
 //! Matching and ordering of a whole cluster: 1,024 ranks with 2,000 communications each, from timelines alone.
 //!
 //! `cargo bench -p ovf-core --bench cluster`. Two steps with one overflow that everybody gets to see:
-//! *mixed* is tensor × data × pipeline parallel 8 × 8 × 16 (all_reduce in tensor groups, sends between stages, all_reduce
+//! *mixed* is tensor × data × pipeline parallel 8 × 8 × 16 (`all_reduce` in tensor groups, sends between stages, `all_reduce`
 //! in data groups); *one group* has every communication in the group of all ranks.
 
 use std::fmt::Write;

@@ -1,4 +1,5 @@
 //! Text of a rank's dump in msProbe's shape, made without the Python generator so that benches run on a bare checkout.
+#![allow(unreachable_pub)] // each bench takes in this file as a module of its own
 
 use std::fmt::Write;
 
@@ -34,7 +35,7 @@ impl Dice {
     }
 }
 
-/// A dump of about `bytes` bytes: matmuls and additions with a tensor-parallel all_reduce every twelfth op; the given
+/// A dump of about `bytes` bytes: matmuls and additions with a tensor-parallel `all_reduce` every twelfth op; the given
 /// share of the ops is NaN, and at least one in the middle.
 #[must_use]
 pub fn of(bytes: usize, layout: &Layout, bad: f64) -> Vec<u8> {
