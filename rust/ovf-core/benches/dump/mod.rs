@@ -4,18 +4,18 @@
 use std::fmt::Write;
 
 /// White space of a dump.
-pub struct Layout {
+pub(crate) struct Layout {
     /// Spaces a level; `None` for one dense line.
-    pub indent: Option<usize>,
+    pub(crate) indent: Option<usize>,
 }
 
 impl Layout {
     /// What msProbe writes today.
-    pub const MSPROBE: Self = Self { indent: Some(1) };
+    pub(crate) const MSPROBE: Self = Self { indent: Some(1) };
     /// No white space.
-    pub const COMPACT: Self = Self { indent: None };
+    pub(crate) const COMPACT: Self = Self { indent: None };
     /// Four spaces a level.
-    pub const WIDE: Self = Self { indent: Some(4) };
+    pub(crate) const WIDE: Self = Self { indent: Some(4) };
 
     fn at(&self, level: usize) -> String {
         self.indent.map_or_else(String::new, |n| format!("\n{}", " ".repeat(n * level)))
@@ -38,7 +38,7 @@ impl Dice {
 /// A dump of about `bytes` bytes: matmuls and additions with a tensor-parallel `all_reduce` every twelfth op; the given
 /// share of the ops is NaN, and at least one in the middle.
 #[must_use]
-pub fn of(bytes: usize, layout: &Layout, bad: f64) -> Vec<u8> {
+pub(crate) fn of(bytes: usize, layout: &Layout, bad: f64) -> Vec<u8> {
     let mut dice = Dice(1);
     let colon = layout.colon();
     let mut out = format!(
