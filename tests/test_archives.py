@@ -107,7 +107,7 @@ def test_the_layout_of_an_archive_is_that_of_the_folder_it_was_made_of(tmp_path)
     files = places.files_of(tmp_path / "a")
     bare = [(name.partition("/")[2], content) for name, content in files]
     wanted = ovf.find_first_overflow(tmp_path / "a").to_dict()
-    assert wanted["steps"] == [{"step": 0, "step_label": "step0", "verdict": "overflow"}]
+    assert [(s["step"], s["step_label"], s["verdict"]) for s in wanted["steps"]] == [(0, "step0", "overflow")]
     for kind in ("", "gz"):
         for given in (files, bare, [(f"./mnt/data/{name}", content) for name, content in files]):
             assert ovf.find_first_overflow(as_tar(tmp_path, given, kind, name="x")).to_dict() == wanted
@@ -126,6 +126,19 @@ def test_a_step_without_a_top_folder_is_called_by_the_archive(tmp_path, kind):
     one = [(name.partition("/")[2], content) for name, content in files if name.startswith("rank5/")]
     path = as_tar(tmp_path, one, kind, name="rank5")
     assert ovf.find_first_overflow(path).ranks == ovf.find_first_overflow(places.step() / "rank5").ranks
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_asked_for_besides_is_the_same(tmp_path, kind):
+    path = as_tar(tmp_path, places.files_of(places.step()), kind)
+    also = ["near", "levels", "strip"]
+    wanted, found = (ovf.find_first_overflow(place, also=also, chart=True) for place in (places.step(), path))
+    assert found.json() == wanted.json()
+    assert found.atlas() == wanted.atlas()
+    assert ovf.find_first_overflow(path).atlas() == wanted.atlas()  # read again for it
+    for call in (ovf.steps, ovf.op_table):
+        with pytest.raises(ValueError, match="only local files and folders"):
+            call(path)
 
 
 @pytest.mark.parametrize("kind", KINDS)

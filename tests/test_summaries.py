@@ -66,6 +66,20 @@ def test_generated_steps_too(tmp_path, layout, fault, options):
         assert trace == ovf.trace_rank(tmp_path / "dump", rank)
 
 
+def test_what_was_asked_for_besides_is_the_same(tmp_path):
+    """Near misses, levels, strips, losses and the chart are in a summary, and in a report only where they are asked for."""
+    dump = HERE.parent / "examples" / "tp2_pp4"
+    ovf.summarize(dump, tmp_path / "all")
+    alone = mixed(dump, tmp_path / "all", tmp_path / "mixed")
+    for also in (["near"], ["levels"], ["strip"], ["near", "levels", "strip"]):
+        wanted = ovf.find_first_overflow(dump, also=also, chart=True)
+        for place in (tmp_path / "all", alone):
+            report = ovf.find_first_overflow(place, also=also, chart=True)
+            assert report.json() == wanted.json()
+            assert report.atlas() == wanted.atlas()
+    assert repr(ovf.steps(tmp_path / "all")) == repr(ovf.steps(dump))  # NaN differs from itself
+
+
 def test_dumps_that_are_cut_empty_or_not_there(tmp_path):
     step = tmp_path / "dump" / "step4"
     bad = {"Torch.log.0.forward": op([t(1.0, -1.0)], [t(NAN, NAN)]), **loss_chain()}

@@ -543,7 +543,7 @@ impl Assembler<'_> {
             findings,
             findings_omitted: omitted + merged.len().saturating_sub(FINDINGS_LISTED) as u32,
             notes: self.notes(step, &missing),
-            ranks: self.ranks(first, flood.as_ref()),
+            ranks: self.ranks(first, flood.as_ref(), wanted.strip),
             communications,
             communications_omitted,
             unreadable,

@@ -7,7 +7,7 @@ use crate::order::{Receipt, sides};
 use crate::report::{CommunicationReport, RankOp, RankReport};
 
 impl Assembler<'_> {
-    pub(super) fn ranks(&self, first: usize, flood: Option<&Flood>) -> Vec<RankReport> {
+    pub(super) fn ranks(&self, first: usize, flood: Option<&Flood>, strips: bool) -> Vec<RankReport> {
         let own = self.ordering.candidates.get(first).map(|c| self.place(c).0);
         self.timelines
             .iter()
@@ -21,7 +21,7 @@ impl Assembler<'_> {
                 level: timeline.level.clone(),
                 ops: timeline.ops,
                 counts: timeline.counts,
-                strip: timeline.strip.clone(),
+                strip: timeline.strip.clone().filter(|_| strips),
                 first_bad: timeline.first_bad.as_ref().map(|at| RankOp::new(timeline.rank, at)),
                 reached_by: if own == Some(t as u32) {
                     Some("origin")
