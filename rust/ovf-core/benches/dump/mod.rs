@@ -1,4 +1,5 @@
 //! Text of a rank's dump in msProbe's shape, made without the Python generator so that benches run on a bare checkout.
+#![allow(unreachable_pub)] // each bench takes in this file as a module of its own
 
 use std::fmt::Write;
 
