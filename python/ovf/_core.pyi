@@ -88,7 +88,7 @@ class Unpacker:
         Raises:
             OSError: The packed data is damaged; anything that `file.read` raises.
         """
-    def read(self, size: int, /) -> bytes:
+    def read(self, size: int) -> bytes:
         """Up to `size` bytes, fewer only at the end.
 
         Raises:
@@ -127,7 +127,7 @@ def analyze(
     map: bool = True,
     chart: bool = False,
     progress: Progress | None = None,
-    wants: list[str] = [],
+    wants: list[str] = ...,
 ) -> tuple[str, list[str], str | None]:
     """Analyse one step of `discover(path)`.
 
@@ -231,7 +231,7 @@ def reduce(
     rules: str | os.PathLike[str] | None = None,
     threads: int | None = None,
     chart: bool = False,
-    wants: list[str] = [],
+    wants: list[str] = ...,
 ) -> tuple[str, list[str], str | None]:
     """Reduce the summaries of one step, in any order, to its report: JSON, the records of its findings, the atlas.
 
