@@ -136,9 +136,10 @@ def test_what_was_asked_for_besides_is_the_same(tmp_path, kind):
     assert found.json() == wanted.json()
     assert found.atlas() == wanted.atlas()
     assert ovf.find_first_overflow(path).atlas() == wanted.atlas()  # read again for it
-    for call in (ovf.steps, ovf.op_table):
+    for call in (ovf.steps, ovf.op_table, lambda archive: ovf.summarize(archive, tmp_path / "out")):
         with pytest.raises(ValueError, match="only local files and folders"):
             call(path)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -177,7 +177,7 @@ def steps(
     Raises:
         FileNotFoundError, ovf.DumpFormatError, ovf.RulesError, ValueError, OSError: As for `find_first_overflow`.
     """
-    paths = _here(path)
+    paths = local(path)
     chosen = choose([row[:2] for row in _core.discover(paths)], step, paths)
     wanted = sorted(set(ranks)) if ranks is not None else None
     how: dict[str, Any] = {"ranks": wanted, "rules": rules, "threads": threads, "map": may_map(mmap)}
@@ -214,7 +214,7 @@ def op_table(
         FileNotFoundError, ovf.DumpFormatError, ovf.RulesError, ValueError, OSError: As for `find_first_overflow`;
             what concerns the files themselves, when the table is read.
     """
-    paths = _here(path)
+    paths = local(path)
     chosen = choose([row[:2] for row in _core.discover(paths)], step, paths)
     wanted = sorted(set(ranks)) if ranks is not None else None
     return _core.op_table(paths, chosen, ranks=wanted, rules=rules, threads=threads, map=may_map(mmap))
@@ -342,7 +342,7 @@ def listed(path: StrPaths) -> list[StrPath]:
     return list(path)
 
 
-def _here(path: StrPaths) -> list[StrPath]:
+def local(path: StrPaths) -> list[StrPath]:
     """The paths, if all are local files and folders.
 
     Raises:

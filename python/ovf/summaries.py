@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any
 
 from ovf import _core
-from ovf.analyzer import choose, listed, may_map
+from ovf.analyzer import choose, listed, local, may_map
 from ovf.report import refuse_inside
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def each_summary(
     progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[Summary]:
     """The summaries that `summarize` writes, as they are ready; arguments and errors as there."""
-    paths = listed(path)
+    paths = local(path)
     found = _core.sources(paths)
     wanted = None if ranks is None else set(ranks)
     jobs = [

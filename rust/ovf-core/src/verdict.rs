@@ -531,6 +531,15 @@ impl Assembler<'_> {
         let mut unreadable = step.unreadable.clone();
         unreadable.sort_by_key(|u| u.rank);
         let silent = self.timelines.iter().any(|t| !t.has_statistics && t.completeness == Completeness::Complete);
+        let path = if findings.is_empty() { Vec::new() } else { self.path(first, &given) };
+        let mut spread = flood.as_ref().map(|f| self.spread(f));
+        // Of several ranks that show the same symptom, the one that the path leads to is named.
+        if let (Some(spread), Some(end)) = (&mut spread, path.last())
+            && end.symptom.is_some()
+            && end.symptom == spread.symptom_kind
+        {
+            spread.symptom = Some(RankOp { rank: end.rank, op_name: end.op_name.clone(), exec_order: end.exec_order });
+        }
         let report = Report {
             schema_version: SCHEMA_VERSION,
             verdict,
@@ -538,8 +547,8 @@ impl Assembler<'_> {
             step: step.number,
             step_label: step.label.clone(),
             first: findings.first().cloned(),
-            path: if findings.is_empty() { Vec::new() } else { self.path(first, &given) },
-            spread: flood.as_ref().map(|f| self.spread(f)),
+            path,
+            spread,
             findings,
             findings_omitted: omitted + merged.len().saturating_sub(FINDINGS_LISTED) as u32,
             notes: self.notes(step, &missing),
