@@ -154,6 +154,7 @@ fn timeline(bytes: &[u8], rules: &Rules) -> Value {
     value["bytes"] = 0.into();
     for mark in value["marks"].as_array_mut().into_iter().flatten() {
         mark["record"] = 0.into();
+        mark["before"] = Value::Null; // records again
     }
     // What a finite communication gave back is not read where it can be passed over.
     for event in value["events"].as_array_mut().into_iter().flatten() {
