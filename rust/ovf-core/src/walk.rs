@@ -259,20 +259,20 @@ impl<'a> Walk<'a> {
                 return;
             }
             let entry = &self.index.entries[i as usize];
-            let read = parser.op(entry.body(self.bytes), part_of(entry, self.bytes));
+            let read = parser.op(entry.body(self.bytes), part_of(entry, self.bytes, all));
             self.take(i, read);
         }
     }
 
     /// As the loop of [`Walk::over_ops`], with another thread reading the next ops meanwhile.
     fn over_ops_ahead(&mut self, ops: &[u32], parser: &mut Parser<'a>, watch: &Watch) {
-        let (bytes, index) = (self.bytes, self.index);
+        let (bytes, index, all) = (self.bytes, self.index, self.registers);
         let mut batches = ops.chunks(AHEAD);
         let mut read = |parser: &mut Parser<'a>| -> Vec<ReadAhead<'a>> {
             let batch = batches.next().unwrap_or_default();
             let entry = |i: u32| &index.entries[i as usize];
             let one = |&i: &u32| {
-                let parsed = parser.op(entry(i).body(bytes), part_of(entry(i), bytes));
+                let parsed = parser.op(entry(i).body(bytes), part_of(entry(i), bytes, all));
                 (i, parsed.map(|(op, template)| (op.clone(), template)))
             };
             batch.iter().map(one).collect()
@@ -730,9 +730,9 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// How much of an op is read. What a finite communication gave back is not needed: its inputs say who takes part.
-fn part_of(entry: &Entry, bytes: &[u8]) -> Part {
-    if entry.asked && !entry.non_finite {
+/// How much of an op is read: `all` where registers are judged. What a finite communication gave back is not needed: its inputs say who takes part.
+fn part_of(entry: &Entry, bytes: &[u8], all: bool) -> Part {
+    if entry.asked && !entry.non_finite && !all {
         return Part::Inputs;
     }
     let name = entry.name(bytes);
