@@ -11,15 +11,18 @@ import ovf
 from ovf.cli.framework import click
 from ovf.cli.options import (
     exit_zero_option,
+    incomplete_option,
     input_option,
     local_folders,
     output_option,
     parse_hosts,
-    parse_ranks,
     paths_argument,
     paths_of,
+    quiet_option,
+    ranks_option,
     rules_option,
     step_option,
+    threads_option,
 )
 from ovf.cli.screen import complain, console_for, progress_bar, write_output
 
@@ -45,18 +48,14 @@ if TYPE_CHECKING:
 )
 @click.option("--json", "as_json", is_flag=True, help="Short for --format json.")
 @step_option
-@click.option("--ranks", callback=parse_ranks, help="Only these ranks, like 0,3,8-15.")
+@ranks_option
 @rules_option
 @click.option("--top", type=click.IntRange(1), default=1, show_default=True, help="Findings to show in full.")
 @click.option("--near", is_flag=True, help="Also near misses: values close to their dtype's end, sudden growth.")
 @click.option("--levels", is_flag=True, help="Also critical, high and medium as msProbe's graph view has them.")
-@click.option("--threads", type=click.IntRange(1), help="Threads; all processors by default.")
+@threads_option
 @click.option("--no-mmap", is_flag=True, help="Read large files instead of mapping them (also: OVF_NO_MMAP=1).")
-@click.option(
-    "--allow-incomplete-ranks",
-    is_flag=True,
-    help="Accept missing, cut and unreadable ranks in the exit status.",
-)
+@incomplete_option
 @exit_zero_option
 @click.option(
     "--engine",
@@ -92,7 +91,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="With --watch: seconds without a change after which the last step counts as over.",
 )
-@click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors; the exit status tells.")
+@quiet_option
 @click.option("-v", "--verbose", is_flag=True, help="All frames, hops, note ops and the path.")
 @click.option(
     "--color",
@@ -196,38 +195,36 @@ def check(
     sys.exit(0 if exit_zero and code == 1 else code)
 
 
-def _print(report: Report, form: str, *, seconds: float, top: int, verbose: bool, color: str) -> None:
+def _data(report: Report, form: str) -> str | None:
+    """The report in a form for programs; `None` for the one for people."""
     if form == "json":
-        click.echo(report.json(), nl=False)
-    elif form == "jsonl":
+        return report.json()
+    if form == "jsonl":
         from ovf.render.jsonl import jsonl  # noqa: PLC0415 - only for this form
 
-        for line in jsonl(report):
-            click.echo(line)
-    elif form == "trace":
+        return "".join(f"{line}\n" for line in jsonl(report))
+    if form == "trace":
         from ovf.render.trace import trace  # noqa: PLC0415 - only for this form
 
-        click.echo(trace(report), nl=False)
-    else:
-        from ovf.render.text import render  # noqa: PLC0415 - only for this form
+        return trace(report)
+    return None
 
-        render(report, console_for(color), seconds=seconds, top=top, verbose=verbose)
+
+def _print(report: Report, form: str, *, seconds: float, top: int, verbose: bool, color: str) -> None:
+    text = _data(report, form)
+    if text is not None:
+        click.echo(text, nl=False)
+        return
+    from ovf.render.text import render  # noqa: PLC0415 - only for this form
+
+    render(report, console_for(color), seconds=seconds, top=top, verbose=verbose)
 
 
 def _write_file(
     report: Report, form: str, path: Path, dump: Sequence[Path], *, seconds: float, top: int, verbose: bool
 ) -> None:
-    if form == "json":
-        text = report.json()
-    elif form == "jsonl":
-        from ovf.render.jsonl import jsonl  # noqa: PLC0415 - only for this form
-
-        text = "".join(f"{line}\n" for line in jsonl(report))
-    elif form == "trace":
-        from ovf.render.trace import trace  # noqa: PLC0415 - only for this form
-
-        text = trace(report)
-    else:
+    text = _data(report, form)
+    if text is None:
         import io  # noqa: PLC0415 - only for this form
 
         from rich.console import Console  # noqa: PLC0415 - only for this form

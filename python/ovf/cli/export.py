@@ -10,11 +10,12 @@ from ovf.cli.framework import click
 from ovf.cli.options import (
     input_option,
     output_option,
-    parse_ranks,
     paths_argument,
     paths_of,
+    ranks_option,
     rules_option,
     step_option,
+    threads_option,
 )
 from ovf.cli.screen import USAGE, complain
 
@@ -40,9 +41,9 @@ _FORMS = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "par
 )
 @click.option("--format", "form", type=click.Choice(["csv", "jsonl", "parquet"]), help="Instead of the file's suffix.")
 @step_option
-@click.option("--ranks", callback=parse_ranks, help="Only these ranks, like 0,3,8-15.")
+@ranks_option
 @rules_option
-@click.option("--threads", type=click.IntRange(1), help="Threads; all processors by default.")
+@threads_option
 @click.option("--allow-incomplete-ranks", is_flag=True, help="Exit 0 even if some dump could not be read to its end.")
 def export(
     paths: tuple[Path, ...],

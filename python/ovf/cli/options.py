@@ -114,3 +114,11 @@ def output_option(text: str) -> Callable[[Any], Any]:
 
 step_option = click.option("--step", help="Only this step: its number or folder.")
 exit_zero_option = click.option("--exit-zero", is_flag=True, help="Exit 0 even if an overflow was found.")
+ranks_option = click.option("--ranks", callback=parse_ranks, help="Only these ranks, like 0,3,8-15.")
+threads_option = click.option("--threads", type=click.IntRange(1), help="Threads; all processors by default.")
+incomplete_option = click.option(
+    "--allow-incomplete-ranks",
+    is_flag=True,
+    help="Accept missing, cut and unreadable ranks in the exit status.",
+)
+quiet_option = click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors; the exit status tells.")

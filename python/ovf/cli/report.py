@@ -9,13 +9,16 @@ import ovf
 from ovf.cli.framework import click
 from ovf.cli.options import (
     exit_zero_option,
+    incomplete_option,
     input_option,
     output_option,
-    parse_ranks,
     paths_argument,
     paths_of,
+    quiet_option,
+    ranks_option,
     rules_option,
     step_option,
+    threads_option,
 )
 from ovf.cli.screen import complain, progress_bar
 
@@ -25,16 +28,12 @@ from ovf.cli.screen import complain, progress_bar
 @input_option
 @output_option("The page: a new file, or a folder for ovf_report.html; ovf_report.html here by default.")
 @step_option
-@click.option("--ranks", callback=parse_ranks, help="Only these ranks, like 0,3,8-15.")
+@ranks_option
 @rules_option
-@click.option("--threads", type=click.IntRange(1), help="Threads; all processors by default.")
-@click.option(
-    "--allow-incomplete-ranks",
-    is_flag=True,
-    help="Accept missing, cut and unreadable ranks in the exit status.",
-)
+@threads_option
+@incomplete_option
 @exit_zero_option
-@click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors; the exit status tells.")
+@quiet_option
 def report(
     paths: tuple[Path, ...],
     input_path: Path | None,

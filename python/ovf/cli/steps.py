@@ -11,10 +11,11 @@ from ovf.cli.options import (
     exit_zero_option,
     input_option,
     output_option,
-    parse_ranks,
     paths_argument,
     paths_of,
+    ranks_option,
     rules_option,
+    threads_option,
 )
 from ovf.cli.screen import USAGE, console_for, json_out, progress_bar
 
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
 @paths_argument
 @input_option
 @output_option("A folder for ovf_steps.json.")
-@click.option("--ranks", callback=parse_ranks, help="Only these ranks, like 0,3,8-15.")
+@ranks_option
 @rules_option
-@click.option("--threads", type=click.IntRange(1), help="Threads; all processors by default.")
+@threads_option
 @click.option("--allow-incomplete-ranks", is_flag=True, help="Accept missing, cut and unreadable ranks.")
 @exit_zero_option
 @click.option("--json", "as_json", is_flag=True, help="Print the JSON instead of the table.")

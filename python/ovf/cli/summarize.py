@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from ovf.cli.framework import click
 from ovf.cli.options import (
+    incomplete_option,
     input_option,
     output_option,
-    parse_ranks,
     paths_argument,
     paths_of,
+    ranks_option,
     rules_option,
     step_option,
 )
@@ -30,14 +31,10 @@ if TYPE_CHECKING:
 @input_option
 @output_option("Folder that gets <step>/rank<R>.ovfs, or - for a tar archive on standard output.")
 @step_option
-@click.option("--ranks", callback=parse_ranks, help="Only these ranks, like 0,3,8-15.")
+@ranks_option
 @rules_option
 @click.option("--threads", type=click.IntRange(1), help="Ranks read at once; one a processor by default.")
-@click.option(
-    "--allow-incomplete-ranks",
-    is_flag=True,
-    help="Accept missing, cut and unreadable ranks in the exit status.",
-)
+@incomplete_option
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
 def summarize(
     paths: tuple[Path, ...],

@@ -22,7 +22,7 @@ import jinja2
 from markupsafe import Markup
 
 import ovf
-from ovf.render.words import bytes_text, number, plural, printable, ranks_text
+from ovf.render.words import KINDS, bytes_text, module_name, number, plural, printable, ranks_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,15 +48,6 @@ _NEAR_LIMIT = 0.5
 
 #: Ops shown at both ends of a rank's part of the path.
 _LEG_ENDS = 2
-
-KINDS = {
-    "compute": "computed here",
-    "communication": "made by the communication",
-    "parameter": "a weight that was bad before",
-    "input": "data that entered bad",
-    "corruption": "a buffer that changed",
-    "missing_rank": "came from a rank without a dump",
-}
 
 SYMPTOMS = {
     "loss": "the loss",
@@ -116,7 +107,7 @@ def html(report: Report, atlas: str) -> str:
         more_communications=max(0, len(report.communications) - _ROWS),
         total_of={r.rank: r.ops for r in report.ranks},
         legs=_legs(report),
-        module=_module,
+        module=module_name,
     )
     return page
 
@@ -203,15 +194,6 @@ def _legs(report: Report) -> list[dict[str, Any]]:
             shown[_LEG_ENDS:-_LEG_ENDS] = [folded]
         leg["parts"] = shown
     return legs
-
-
-def _module(name: str) -> str:
-    """`layers.0.mlp (MLP)` for `Module.layers.0.mlp.MLP.forward.0`."""
-    parts = name.split(".")
-    if parts[0] not in {"Module", "Cell"} or len(parts) < 4:  # noqa: PLR2004 - prefix, class, direction, number
-        return name
-    *path, kind = parts[1:-2]
-    return f"{'.'.join(path)} ({kind})" if path else kind
 
 
 def _policy(script: str, style: str) -> str:

@@ -14,7 +14,7 @@ from ovf.render.levels import levels
 from ovf.render.map import map_rows
 from ovf.render.near import near
 from ovf.render.steps import report_steps
-from ovf.render.words import bytes_text, number, plural, printable, ranks_text
+from ovf.render.words import KINDS, bytes_text, module_name, number, plural, printable, ranks_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -33,14 +33,6 @@ _NEAR_LIMIT = 0.5
 _FRAMES = 3
 _NOTE_OPS = 3
 _PROBLEMS = 8
-_KINDS = {
-    "compute": "computed here",
-    "communication": "made by the communication",
-    "parameter": "a weight that was bad before",
-    "input": "data that entered bad",
-    "corruption": "a buffer that changed",
-    "missing_rank": "came from a rank without a dump",
-}
 
 
 def render(report: Report, console: Console, *, seconds: float, top: int, verbose: bool = False) -> None:
@@ -109,7 +101,7 @@ def _finding(finding: Finding, report: Report, title: str, *, verbose: bool) -> 
     head.append(f"   exec_order {finding.exec_order:,} of {total:,} ops   ", style="default")
     head.append(finding.certainty, style="green" if finding.certainty == "certain" else "yellow")
     yield head
-    yield Text(f"  {printable(finding.reason)}  ({_KINDS[finding.kind]}, {finding.phase})")
+    yield Text(f"  {printable(finding.reason)}  ({KINDS[finding.kind]}, {finding.phase})")
     for value in finding.inputs:
         yield _value(value)
     for value in finding.forward_inputs:
@@ -160,7 +152,7 @@ def _labelled(label: str, text: str, style: str = "default") -> Text:
 def _place(finding: Finding, *, verbose: bool) -> Iterator[Text]:
     modules = [m for m in finding.construct_chain[1:] if m]
     if modules:
-        yield _labelled("module", " in ".join(printable(_module_name(m)) for m in modules))
+        yield _labelled("module", " in ".join(printable(module_name(m)) for m in modules))
     user = [f for f in finding.stack if not f.library]
     shown = finding.stack if verbose or not user else user[:_FRAMES]
     for position, frame in enumerate(shown):
@@ -173,16 +165,6 @@ def _place(finding: Finding, *, verbose: bool) -> Iterator[Text]:
     folded = len(finding.stack) - len(shown)
     if folded > 0:
         yield _labelled("", f"(+{folded} more frames, -v)", style="dim")
-
-
-def _module_name(name: str) -> str:
-    """`layers.0.mlp (MLP)` for `Module.layers.0.mlp.MLP.forward.0`."""
-    parts = name.split(".")
-    direction_and_number = 2
-    if parts[0] not in {"Module", "Cell"} or len(parts) < direction_and_number + 2:
-        return name
-    *path, kind = parts[1:-direction_and_number]
-    return f"{'.'.join(path)} ({kind})" if path else kind
 
 
 def _spread(report: Report, *, verbose: bool) -> Iterator[Text]:

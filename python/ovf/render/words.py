@@ -1,4 +1,4 @@
-"""Words of the screen: names, numbers and lists as people read them."""
+"""Words of screen and page: names, numbers and lists as people read them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,32 @@ if TYPE_CHECKING:
 _RANKS_SHOWN = 16
 _LONGEST = 400
 
+KINDS = {
+    "compute": "computed here",
+    "communication": "made by the communication",
+    "parameter": "a weight that was bad before",
+    "input": "data that entered bad",
+    "corruption": "a buffer that changed",
+    "missing_rank": "came from a rank without a dump",
+}
+"""What kind of origin a finding is."""
+
 
 def printable(text: str) -> str:
     """The text with control characters (and bidirectional overrides) made visible, cut where nobody would read on."""
     if len(text) > _LONGEST:
         text = f"{text[:_LONGEST]}... ({len(text):,} characters)"
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def module_name(name: str) -> str:
+    """`layers.0.mlp (MLP)` for `Module.layers.0.mlp.MLP.forward.0`."""
+    parts = name.split(".")
+    direction_and_number = 2
+    if parts[0] not in {"Module", "Cell"} or len(parts) < direction_and_number + 2:
+        return name
+    *path, kind = parts[1:-direction_and_number]
+    return f"{'.'.join(path)} ({kind})" if path else kind
 
 
 def number(value: float | None) -> str:
