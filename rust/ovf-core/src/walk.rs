@@ -293,9 +293,9 @@ impl<'a> Walk<'a> {
     fn take(&mut self, i: u32, read: Read<Parsed<'_, 'a>>) {
         let entry = &self.index.entries[i as usize];
         let communicates = entry.asked;
+        let may_repeat = communicates && !entry.non_finite && !self.registers;
         if let Ok((op, Some(template))) = read
-            && communicates
-            && !entry.non_finite
+            && may_repeat
             && self.repeat(i, template, op)
         {
             return;
@@ -303,7 +303,7 @@ impl<'a> Walk<'a> {
         let raw = self.name(i);
         let name = OpName::parse(&raw);
         match read {
-            Ok((op, template)) if communicates => self.communicate(i, &name, op, template),
+            Ok((op, template)) if communicates => self.communicate(i, &name, op, template.filter(|_| may_repeat)),
             Ok((op, _)) => self.compute(i, &name, op),
             Err(stop) => self.malformed(i, &raw, stop),
         }

@@ -229,13 +229,11 @@ mod tests {
         let filler = "x".repeat(200);
         let mut i = 0;
         while text.len() < 3 * PART + PART / 2 {
-            let seam = format!("}},{indent}\\\"a.0.forward\\\": {{\\\"input_args\\\"");
-            let bait = if decoy && i % 3 == 0 { seam.replace('\\', "") } else { String::new() };
             // Inside a string a bare quote cannot stand, but a nested object can look like an op.
-            let nested = if bait.is_empty() {
-                String::new()
-            } else {
+            let nested = if decoy && i % 3 == 0 {
                 format!(", \"k\": {{\"j\": {{}},{indent}\"a.0.forward\": {{\"input_args\": []}}}}")
+            } else {
+                String::new()
             };
             let comma = if i == 0 { "" } else { "," };
             let number = if i % 100 == 7 { "NaN" } else { "1.5" };

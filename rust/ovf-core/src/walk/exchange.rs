@@ -12,9 +12,8 @@ use crate::rules::Flow;
 use crate::timeline::{Event, Side, Trail};
 
 impl<'a> Walk<'a> {
+    /// Enters a communication; with the `template` of a finite one, others like it will [`Walk::repeat`] it.
     pub(super) fn communicate(&mut self, i: u32, name: &OpName, op: &Op<'a>, template: Option<u32>) {
-        let entry = self.index.entries[i as usize];
-        let template = template.filter(|_| !entry.non_finite && !self.registers);
         let Some(row) = self.communication_row(name) else {
             return;
         };
@@ -32,26 +31,21 @@ impl<'a> Walk<'a> {
         }
         self.note(i, state, || Look::of(op, false));
         if let Some(template) = template {
-            self.repeats.learn(template, entry.name(self.bytes), op, &self.events[before..]);
+            let name = self.index.entries[i as usize].name(self.bytes);
+            self.repeats.learn(template, name, op, &self.events[before..]);
         }
     }
 
     /// Whether the finite communication `i` is like one that was met before; its events are entered then.
     pub(super) fn repeat(&mut self, i: u32, template: u32, op: &Op) -> bool {
-        if self.registers {
-            return false;
-        }
         let name = self.index.entries[i as usize].name(self.bytes);
-        let Some(events) = self.repeats.find(template, name, op) else {
+        let Some(events) = self.repeats.find(template, name, op).map(<[Event]>::to_vec) else {
             return false;
         };
-        let at = self.events.len();
-        self.events.extend_from_slice(events);
-        for event in at..self.events.len() {
-            let mut communication = self.events[event].communication.clone();
-            communication.op = i;
-            self.supersede_before(event, &communication);
-            self.events[event].communication = communication;
+        for mut event in events {
+            event.communication.op = i;
+            self.supersede(&event.communication);
+            self.events.push(event);
         }
         self.note(i, OpState::Clean, Look::default);
         true
@@ -91,15 +85,11 @@ impl<'a> Walk<'a> {
 
     /// A batched call may be followed by records of the calls made inside it.
     fn supersede(&mut self, inner: &Communication) {
-        self.supersede_before(self.events.len(), inner);
-    }
-
-    fn supersede_before(&mut self, event: usize, inner: &Communication) {
         if inner.batched || !matches!(inner.api.as_str(), "isend" | "irecv") {
             return;
         }
         let mut next = inner.op;
-        for event in self.events[..event].iter_mut().rev() {
+        for event in self.events.iter_mut().rev() {
             let outer = &mut event.communication;
             if outer.op + 1 < next || !matches!(outer.api.as_str(), "isend" | "irecv") {
                 return;
