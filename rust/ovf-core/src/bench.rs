@@ -79,7 +79,7 @@ pub fn learnt_equals_exact(bytes: &[u8], index: &Index) -> Result<(), String> {
                 if let (Ok(op), Numbers::OfNonFinite) = (&mut exact, numbers) {
                     forget_finite(op);
                 }
-                let fast = learnt.op(body, part).map(|(op, _)| {
+                let fast = learnt.op(body, part).map(|op| {
                     let mut op = op.clone();
                     if numbers == Numbers::OfNonFinite {
                         forget_finite(&mut op);

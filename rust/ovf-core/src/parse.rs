@@ -77,9 +77,6 @@ pub(crate) struct Parser<'a> {
     single: Op<'a>,
 }
 
-/// An op, and which template it has: ops of one template differ only in statistics.
-pub(crate) type Parsed<'p, 'a> = (&'p Op<'a>, Option<u32>);
-
 impl<'a> Parser<'a> {
     pub(crate) fn new(numbers: Numbers) -> Self {
         Self { templates: Templates::default(), numbers, single: Op::default() }
@@ -89,21 +86,21 @@ impl<'a> Parser<'a> {
     ///
     /// # Errors
     /// As [`parse_op`].
-    pub(crate) fn op(&mut self, body: &'a [u8], part: Part) -> Read<Parsed<'_, 'a>> {
+    pub(crate) fn op(&mut self, body: &'a [u8], part: Part) -> Read<&Op<'a>> {
         if let Some(id) = self.templates.find(body, part, self.numbers) {
-            return Ok((self.templates.op(id), Some(id)));
+            return Ok(self.templates.op(id));
         }
         if self.templates.learns()
             && let Some(reader) = read(body, part.whole(), self.numbers).ok().map(|r| r.only(part))
         {
             match self.templates.learn(body, part, reader.op, reader.tensors) {
-                Ok(id) => return Ok((self.templates.op(id), Some(id))),
+                Ok(id) => return Ok(self.templates.op(id)),
                 Err(op) => self.single = op,
             }
         } else {
             self.single = read(body, part, self.numbers)?.op;
         }
-        Ok((&self.single, None))
+        Ok(&self.single)
     }
 }
 
@@ -495,7 +492,7 @@ mod tests {
             for part in [Part::ALL, Part::Inputs, Part::All { recorded: true }] {
                 let expected = format!("{:?}", parse_op(record.as_bytes(), part));
                 let known = parser.templates.hits();
-                let found = format!("{:?}", parser.op(record.as_bytes(), part).map(|(op, _)| op));
+                let found = format!("{:?}", parser.op(record.as_bytes(), part));
                 hits += parser.templates.hits() - known;
                 assert_eq!(found, expected, "{record}");
             }

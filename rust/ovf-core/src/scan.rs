@@ -5,8 +5,11 @@
 //! matter. A file that ends early keeps its complete ops: msProbe rewrites the whole file at each flush, and a job
 //! that dies while it does leaves the file cut anywhere.
 //!
-//! Inside an op only strings and brackets are followed ([`crate::structural`]); its grammar is checked when (and if) it is parsed.
+//! Inside an op only strings and brackets are followed ([`crate::structural`]), or not even these where an earlier op has
+//! the same bytes ([`form`]); its grammar is checked when (and if) it is parsed.
 
+mod blank;
+mod form;
 mod parts;
 
 pub(crate) use parts::worth_sharing;
@@ -34,6 +37,30 @@ pub struct Entry {
     /// Whether the caller asked for ops of this name.
     pub(crate) asked: bool,
     pub(crate) class: Class,
+    pub(crate) form: FormId,
+    /// Where its name stands in [`Index::names`], if it does.
+    named_at: u32,
+}
+
+/// Records with one number differ only in the statistics of their tensors, and which of these are there is the same too.
+///
+/// A finding of the way a file was read, not of what it holds: equal to any other.
+#[derive(Debug, Clone, Copy, Eq)]
+pub(crate) struct FormId(u32);
+
+impl FormId {
+    const NONE: Self = Self(u32::MAX);
+
+    /// The number, if the record has one.
+    pub(crate) fn get(self) -> Option<u32> {
+        (self.0 != u32::MAX).then_some(self.0)
+    }
+}
+
+impl PartialEq for FormId {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
 }
 
 /// Class of an entry by the end of its name.
@@ -73,6 +100,11 @@ impl Entry {
         &bytes[start..start + self.body_len]
     }
 
+    /// The form of a finite communication that has one.
+    pub(crate) fn repeats(&self) -> Option<u32> {
+        self.form.get().filter(|_| self.asked && !self.non_finite)
+    }
+
     /// Offset of the record.
     #[must_use]
     pub fn body_at(&self) -> usize {
@@ -104,7 +136,9 @@ pub struct Index {
     pub has_data: bool,
     /// The ops in file order; of two with one name the later stands, in the earlier's place (as Python reads it).
     pub entries: Vec<Entry>,
-    /// Hashes of their names, until it is known whether some stand twice.
+    /// Names of those that will be looked at again, side by side: in the file each would be far from the next.
+    names: Vec<u8>,
+    /// Hashes of all names, until it is known whether some stand twice.
     hashes: Vec<u64>,
     /// Whether `data` holds only ASCII, so that it need not be checked for UTF-8.
     pub ascii: bool,
@@ -112,6 +146,15 @@ pub struct Index {
     pub duplicates: usize,
     /// How the file ended.
     pub ending: Ending,
+}
+
+impl Index {
+    /// The raw name of an op of a file's bytes, escapes kept.
+    pub(crate) fn name<'a>(&'a self, bytes: &'a [u8], op: usize) -> &'a [u8] {
+        let entry = &self.entries[op];
+        let at = entry.named_at as usize;
+        self.names.get(at..at + entry.name_len as usize).unwrap_or_else(|| entry.name(bytes))
+    }
 }
 
 /// Indexes a dump.
@@ -132,6 +175,7 @@ pub(crate) fn scan_until(bytes: &[u8], asked: &Asked, watch: &Watch) -> Index {
         framework: None,
         has_data: false,
         entries: Vec::new(),
+        names: Vec::new(),
         hashes: Vec::new(),
         ascii: true,
         duplicates: 0,
@@ -218,10 +262,19 @@ fn last_of_each_name(bytes: &[u8], index: &mut Index, watch: &Watch) {
 fn some_name_twice(mut hashes: Vec<u64>, bytes: usize) -> bool {
     if parts::worth_sharing(bytes) {
         hashes.par_sort_unstable();
-    } else {
-        hashes.sort_unstable();
+        return hashes.windows(2).any(|pair| pair[0] == pair[1]);
     }
-    hashes.windows(2).any(|pair| pair[0] == pair[1])
+    // An open table of the upper halves, placed by the lower ones; 0 is a free place.
+    let mut table = vec![0u32; (2 * hashes.len()).next_power_of_two()];
+    let last = table.len() - 1;
+    hashes.iter().any(|hash| {
+        let mark = (hash >> 32) as u32 | 1;
+        let mut at = *hash as usize & last;
+        while table[at] != 0 && table[at] != mark {
+            at = (at + 1) & last;
+        }
+        std::mem::replace(&mut table[at], mark) == mark
+    })
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ mod trend;
 use std::borrow::Cow;
 use std::rc::Rc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 use self::repeat::Repeats;
@@ -28,7 +28,7 @@ use crate::communication::GroupKey;
 use crate::error::Position;
 use crate::graph::{Graph, Node, Role};
 use crate::op::{Argument, Direction, Field, Kinds, Op, OpName, Rank, TensorStat, Value};
-use crate::parse::{Numbers, Parsed, Parser, Part};
+use crate::parse::{Numbers, Parser, Part};
 use crate::progress::Watch;
 use crate::provenance;
 use crate::provenance::{Link, Meaning, NodeId, Values};
@@ -125,8 +125,8 @@ fn shape_of(t: &TensorStat) -> (String, Vec<i64>) {
     (t.dtype.to_owned(), t.shape.to_vec())
 }
 
-/// An op that was read ahead of the walk: its place, and the op with its template.
-type ReadAhead<'a> = (u32, Read<(Op<'a>, Option<u32>)>);
+/// An op that was read ahead of the walk: its place, and the op, if it may be needed.
+type ReadAhead<'a> = (u32, Option<Read<Op<'a>>>);
 
 impl<'a> Walk<'a> {
     pub(crate) fn new(bytes: &'a [u8], index: &'a Index, rules: &'a Rules, rank: Rank, chart: Option<Draft>) -> Self {
@@ -196,8 +196,12 @@ impl<'a> Walk<'a> {
         }
     }
 
+    fn raw_name(&self, op: u32) -> &'a [u8] {
+        self.index.name(self.bytes, op as usize)
+    }
+
     fn name(&self, op: u32) -> Cow<'a, str> {
-        unescape(self.index.entries[op as usize].name(self.bytes))
+        unescape(self.raw_name(op))
     }
 
     /// The table's row for a communication, looked up once per name.
@@ -231,7 +235,7 @@ impl<'a> Walk<'a> {
             let raw = self.name(i);
             let name = OpName::parse(&raw);
             let part = Part::All { recorded: recorded(&name) };
-            let op = parser.op(self.index.entries[i as usize].body(self.bytes), part).ok().map(|(op, _)| op);
+            let op = parser.op(self.index.entries[i as usize].body(self.bytes), part).ok();
             let operator = self.rules_of(&name);
             let state = self.states[i as usize];
             look(&Seen { i, raw: &raw, name, op, state, operator: &operator });
@@ -258,8 +262,11 @@ impl<'a> Walk<'a> {
             if watch.stopped() {
                 return;
             }
-            let entry = &self.index.entries[i as usize];
-            let read = parser.op(entry.body(self.bytes), part_of(entry, self.bytes, all));
+            if self.may_repeat(i).is_some_and(|form| self.repeat(i, form)) {
+                continue;
+            }
+            let part = part_of(self.index, self.bytes, i, all);
+            let read = parser.op(self.index.entries[i as usize].body(self.bytes), part);
             self.take(i, read);
         }
     }
@@ -267,44 +274,49 @@ impl<'a> Walk<'a> {
     /// As the loop of [`Walk::over_ops`], with another thread reading the next ops meanwhile.
     fn over_ops_ahead(&mut self, ops: &[u32], parser: &mut Parser<'a>, watch: &Watch) {
         let (bytes, index, all) = (self.bytes, self.index, self.registers);
+        let entry = |i: u32| &index.entries[i as usize];
         let mut batches = ops.chunks(AHEAD);
+        let mut seen: FxHashSet<u32> = FxHashSet::default();
         let mut read = |parser: &mut Parser<'a>| -> Vec<ReadAhead<'a>> {
-            let batch = batches.next().unwrap_or_default();
-            let entry = |i: u32| &index.entries[i as usize];
-            let one = |&i: &u32| {
-                let parsed = parser.op(entry(i).body(bytes), part_of(entry(i), bytes, all));
-                (i, parsed.map(|(op, template)| (op.clone(), template)))
+            let mut one = |&i: &u32| {
+                // Of communications that repeat, the first of each form is enough.
+                let repeats = !all && entry(i).repeats().is_some_and(|form| !seen.insert(form));
+                let parsed = (!repeats).then(|| parser.op(entry(i).body(bytes), part_of(index, bytes, i, all)).cloned());
+                (i, parsed)
             };
-            batch.iter().map(one).collect()
+            batches.next().unwrap_or_default().iter().map(&mut one).collect()
         };
         let mut ready = read(parser);
+        let mut alone = Parser::new(Numbers::OfNonFinite);
         while !ready.is_empty() && !watch.stopped() {
             let mut next = Vec::new();
             rayon::in_place_scope(|scope| {
                 scope.spawn(|_| next = read(parser));
                 for (i, parsed) in std::mem::take(&mut ready) {
-                    self.take(i, parsed.as_ref().map(|(op, template)| (op, *template)).map_err(|stop| *stop));
+                    if self.may_repeat(i).is_some_and(|form| self.repeat(i, form)) {
+                        continue;
+                    }
+                    match parsed {
+                        Some(parsed) => self.take(i, parsed.as_ref().map_err(|stop| *stop)),
+                        None => self.take(i, alone.op(entry(i).body(bytes), part_of(index, bytes, i, all))),
+                    }
                 }
             });
             ready = next;
         }
     }
 
-    fn take(&mut self, i: u32, read: Read<Parsed<'_, 'a>>) {
-        let entry = &self.index.entries[i as usize];
-        let communicates = entry.asked;
-        let may_repeat = communicates && !entry.non_finite && !self.registers;
-        if let Ok((op, Some(template))) = read
-            && may_repeat
-            && self.repeat(i, template, op)
-        {
-            return;
-        }
+    /// The form of a finite communication that may be a repeat.
+    fn may_repeat(&self, i: u32) -> Option<u32> {
+        self.index.entries[i as usize].repeats().filter(|_| !self.registers)
+    }
+
+    fn take(&mut self, i: u32, read: Read<&Op<'a>>) {
         let raw = self.name(i);
         let name = OpName::parse(&raw);
         match read {
-            Ok((op, template)) if communicates => self.communicate(i, &name, op, template.filter(|_| may_repeat)),
-            Ok((op, _)) => self.compute(i, &name, op),
+            Ok(op) if self.index.entries[i as usize].asked => self.communicate(i, &name, op, self.may_repeat(i)),
+            Ok(op) => self.compute(i, &name, op),
             Err(stop) => self.malformed(i, &raw, stop),
         }
     }
@@ -341,7 +353,7 @@ impl<'a> Walk<'a> {
             }
             let direction = OpName::parse(&self.name(i as u32)).direction;
             let recorded = matches!(direction, Direction::ParametersGrad | Direction::Debug);
-            let Ok((op, _)) = parser.op(entry.body(self.bytes), Part::All { recorded }) else {
+            let Ok(op) = parser.op(entry.body(self.bytes), Part::All { recorded }) else {
                 continue;
             };
             if op_has_values(op) {
@@ -731,11 +743,12 @@ impl<'a> Walk<'a> {
 }
 
 /// How much of an op is read: `all` where registers are judged. What a finite communication gave back is not needed: its inputs say who takes part.
-fn part_of(entry: &Entry, bytes: &[u8], all: bool) -> Part {
+fn part_of(index: &Index, bytes: &[u8], op: u32, all: bool) -> Part {
+    let entry = &index.entries[op as usize];
     if entry.asked && !entry.non_finite && !all {
         return Part::Inputs;
     }
-    let name = entry.name(bytes);
+    let name = index.name(bytes, op as usize);
     // PERF: only names that end so can be records of values; reading them all would cost as much as the record.
     let may_be = entry.class == Class::Gradient || name.ends_with(b".debug") || memchr::memchr(b'\\', name).is_some();
     Part::All { recorded: may_be && recorded(&OpName::parse(&unescape(name))) }

@@ -12,7 +12,8 @@ use std::hash::Hasher;
 use rayon::prelude::*;
 use rustc_hash::FxHasher;
 
-use super::{Asked, Class, Entry, Index, WATCH_EVERY};
+use super::form::{Forms, KEPT};
+use super::{Asked, Class, Entry, FormId, Index, WATCH_EVERY};
 use crate::progress::Watch;
 use crate::structural::{Skipped, large_exponent, skip_container, starts_like_non_finite};
 use crate::token::{Cursor, Read, Stop};
@@ -21,6 +22,8 @@ use crate::token::{Cursor, Read, Stop};
 const PART: usize = if cfg!(test) { 64 << 10 } else { 16 << 20 };
 /// Bytes behind the wanted place in which a seam is looked for.
 const SEARCHED: usize = PART / 4;
+/// Instead of a place in [`Index::names`].
+const UNNAMED: u32 = u32::MAX;
 /// First keys of a record.
 const FIRST_KEYS: [&[u8]; 5] = [b"input_args", b"input_kwargs", b"input", b"output", b"parameters"];
 
@@ -32,6 +35,7 @@ pub(crate) fn worth_sharing(bytes: usize) -> bool {
 /// What one thread read.
 struct Part {
     entries: Vec<Entry>,
+    names: Vec<u8>,
     hashes: Vec<u64>,
     ascii: bool,
     at: usize,
@@ -59,7 +63,7 @@ pub(super) fn read_data(cursor: &mut Cursor, index: &mut Index, asked: &Asked, w
         starts.extend(seams(*cursor));
     }
     let bytes = cursor.bytes;
-    let read = |i: usize| read_part(bytes, starts[i], starts.get(i + 1).copied(), asked, watch);
+    let read = |i: usize| read_part(bytes, starts[i], starts.get(i + 1).copied(), i, asked, watch);
     let parts: Vec<Part> =
         if starts.len() == 1 { vec![read(0)] } else { (0..starts.len()).into_par_iter().map(read).collect() };
     for part in parts {
@@ -71,7 +75,7 @@ pub(super) fn read_data(cursor: &mut Cursor, index: &mut Index, asked: &Asked, w
             Reached::Beyond => break,
         }
     }
-    let rest = read_part(bytes, cursor.at, None, asked, watch);
+    let rest = read_part(bytes, cursor.at, None, starts.len(), asked, watch);
     cursor.at = rest.at;
     enter(index, rest).map(|_| ())
 }
@@ -80,17 +84,35 @@ fn enter(index: &mut Index, part: Part) -> Read<Reached> {
     index.ascii &= part.ascii;
     index.hashes.extend_from_slice(&part.hashes);
     if index.entries.is_empty() {
-        index.entries = part.entries;
+        (index.entries, index.names) = (part.entries, part.names);
     } else {
-        index.entries.extend_from_slice(&part.entries);
+        let before = u32::try_from(index.names.len()).ok();
+        let moved = |at: u32| before.and_then(|before| before.checked_add(at)).unwrap_or(UNNAMED);
+        index.entries.extend(part.entries.into_iter().map(|e| Entry { named_at: moved(e.named_at), ..e }));
+        index.names.extend_from_slice(&part.names);
     }
     part.end
 }
 
-fn read_part(bytes: &[u8], start: usize, limit: Option<usize>, asked: &Asked, watch: &Watch) -> Part {
-    let mut part = Part { entries: Vec::new(), hashes: Vec::new(), ascii: true, at: start, end: Ok(Reached::Closed) };
+/// Reads from the name at `start` on; `number` is that of the part, whose forms are its own.
+fn read_part(
+    bytes: &[u8],
+    start: usize,
+    limit: Option<usize>,
+    number: usize,
+    asked: &Asked,
+    watch: &Watch,
+) -> Part {
+    let mut part = Part {
+        entries: Vec::new(),
+        names: Vec::new(),
+        hashes: Vec::new(),
+        ascii: true,
+        at: start,
+        end: Ok(Reached::Closed),
+    };
     let mut cursor = Cursor::new(bytes, start);
-    part.end = read_entries(&mut cursor, &mut part, limit, asked, watch);
+    part.end = read_entries(&mut cursor, &mut part, limit, number, asked, watch);
     part.at = cursor.at;
     part
 }
@@ -100,10 +122,12 @@ fn read_entries(
     cursor: &mut Cursor,
     part: &mut Part,
     limit: Option<usize>,
+    number: usize,
     asked: &Asked,
     watch: &Watch,
 ) -> Read<Reached> {
     let mut told = cursor.at;
+    let mut forms = Forms::default();
     loop {
         cursor.skip_space();
         if let Some(limit) = limit.filter(|&limit| cursor.at >= limit) {
@@ -113,21 +137,36 @@ fn read_entries(
         cursor.expect(b':', "':' after an op's name")?;
         cursor.skip_space();
         let body_at = cursor.at;
-        let non_finite = skip_record(cursor, &mut part.ascii)?;
         let name = &cursor.bytes[range.clone()];
+        let (non_finite, form) = if let Some(fit) = forms.fit(cursor.bytes, body_at, name) {
+            cursor.at = fit.end;
+            part.ascii &= fit.ascii;
+            (fit.telling, Some(fit.form))
+        } else {
+            let non_finite = skip_record(cursor, &mut part.ascii)?;
+            (non_finite, forms.learn(cursor.bytes, body_at, cursor.at, name))
+        };
         part.ascii &= name.is_ascii();
         // PERF: now its bytes are at hand; a second look at each name would fetch them again.
         let mut hasher = FxHasher::default();
         hasher.write(name);
         part.hashes.push(hasher.finish());
+        let asked = asked(name);
+        let mut named_at = UNNAMED;
+        if non_finite || asked {
+            named_at = u32::try_from(part.names.len()).unwrap_or(UNNAMED);
+            part.names.extend_from_slice(name);
+        }
         part.entries.push(Entry {
             name_at: range.start,
             name_len: name.len() as u32,
             body_gap: (body_at - range.end) as u32,
             body_len: cursor.at - body_at,
             non_finite,
-            asked: asked(name),
+            asked,
+            named_at,
             class: Class::of(name),
+            form: form.map_or(FormId::NONE, |form| FormId((number * KEPT) as u32 + form)),
         });
         if !cursor.eat(b',')? {
             cursor.expect(b'}', "',' or '}' after an op")?;

@@ -3,7 +3,7 @@
 use super::{CONDITIONS_KEPT, Shapes, Walk, op_has_values, shape_of};
 use crate::chart::Look;
 use crate::classify::OpState;
-use crate::communication::{Communication, Exchange, exchanges};
+use crate::communication::{Exchange, exchanges};
 use crate::graph::{Node, Role};
 use crate::op::{Argument, Kinds, Op, OpName, TensorStat};
 use crate::provenance;
@@ -12,8 +12,8 @@ use crate::rules::Flow;
 use crate::timeline::{Event, Side, Trail};
 
 impl<'a> Walk<'a> {
-    /// Enters a communication; with the `template` of a finite one, others like it will [`Walk::repeat`] it.
-    pub(super) fn communicate(&mut self, i: u32, name: &OpName, op: &Op<'a>, template: Option<u32>) {
+    /// Enters a communication; with the `form` of a finite one, others like it will [`Walk::repeat`] it.
+    pub(super) fn communicate(&mut self, i: u32, name: &OpName, op: &Op<'a>, form: Option<u32>) {
         let Some(row) = self.communication_row(name) else {
             return;
         };
@@ -30,22 +30,25 @@ impl<'a> Walk<'a> {
             }
         }
         self.note(i, state, || Look::of(op, false));
-        if let Some(template) = template {
-            let name = self.index.entries[i as usize].name(self.bytes);
-            self.repeats.learn(template, name, op, &self.events[before..]);
+        if let Some(form) = form {
+            let name = self.raw_name(i);
+            self.repeats.learn(form, name, &self.events[before..]);
         }
     }
 
     /// Whether the finite communication `i` is like one that was met before; its events are entered then.
-    pub(super) fn repeat(&mut self, i: u32, template: u32, op: &Op) -> bool {
-        let name = self.index.entries[i as usize].name(self.bytes);
-        let Some(events) = self.repeats.find(template, name, op).map(<[Event]>::to_vec) else {
+    pub(super) fn repeat(&mut self, i: u32, form: u32) -> bool {
+        let name = self.raw_name(i);
+        let Some(events) = self.repeats.find(form, name) else {
             return false;
         };
-        for mut event in events {
+        let first = self.events.len();
+        self.events.extend(events.iter().cloned().map(|mut event| {
             event.communication.op = i;
-            self.supersede(&event.communication);
-            self.events.push(event);
+            event
+        }));
+        for event in first..self.events.len() {
+            self.supersede(event);
         }
         self.note(i, OpState::Clean, Look::default);
         true
@@ -67,7 +70,6 @@ impl<'a> Walk<'a> {
             self.groups.push(group);
         }
         let event = self.events.len() as u32;
-        self.supersede(&communication);
         let point_to_point = matches!(communication.flow, Flow::Send | Flow::Recv);
         let unreliable = communication.is_async && point_to_point;
         let given = self.give(i, event, &contributed);
@@ -80,16 +82,21 @@ impl<'a> Walk<'a> {
             _ => OpState::Clean,
         };
         self.events.push(Event { communication, given, got, visible_at: None });
+        self.supersede(event as usize);
         state
     }
 
     /// A batched call may be followed by records of the calls made inside it.
-    fn supersede(&mut self, inner: &Communication) {
+    fn supersede(&mut self, event: usize) {
+        let (before, after) = self.events.split_at_mut(event);
+        let Some(inner) = after.first().map(|e| &e.communication) else {
+            return;
+        };
         if inner.batched || !matches!(inner.api.as_str(), "isend" | "irecv") {
             return;
         }
         let mut next = inner.op;
-        for event in self.events.iter_mut().rev() {
+        for event in before.iter_mut().rev() {
             let outer = &mut event.communication;
             if outer.op + 1 < next || !matches!(outer.api.as_str(), "isend" | "irecv") {
                 return;

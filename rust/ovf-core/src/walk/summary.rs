@@ -381,7 +381,7 @@ impl Walk<'_> {
             if gradient && self.classes[i] != Class::Backward {
                 return false;
             }
-            let Ok((op, _)) = parser.op(self.index.entries[i].body(self.bytes), Part::ALL) else { return false };
+            let Ok(op) = parser.op(self.index.entries[i].body(self.bytes), Part::ALL) else { return false };
             op.arguments.iter().any(|a| {
                 a.slot.field == Field::Output
                     && matches!(&a.value, Value::Tensor(t) if t.dtype == shape.0 && t.shape.as_slice() == shape.1 && t.has_statistics())
@@ -459,7 +459,7 @@ impl Walk<'_> {
             if waiting.is_empty() && !starts_here {
                 continue;
             }
-            let Ok((op, _)) = parser.op(entry.body(self.bytes), Part::ALL) else {
+            let Ok(op) = parser.op(entry.body(self.bytes), Part::ALL) else {
                 continue;
             };
             if !waiting.is_empty() {

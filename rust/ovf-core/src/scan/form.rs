@@ -1,0 +1,316 @@
+//! Records that stand in the file again and again, with other numbers: moved past by comparing them.
+//!
+//! A layer is called many times, so most records of a dump are copies of an earlier one but for `Max`, `Min`, `Mean`
+//! and `Norm`. A [`Form`] is such a record with its statistics left blank. Where a record begins, the forms that are
+//! likely are laid over it: if every byte outside of the blanks is the same, and in each blank stands a plain number
+//! (or `NaN`, `Infinity`, `-Infinity`), its strings and brackets are those of the form, so it ends where the form ends
+//! and holds what the form holds:
+//!
+//! ```text
+//! {"input_args": [{"type": "torch.Tensor", "shape": [2, 3], "Max": |1.5|, "Min": |-1.0|, ...|}], "output": [...
+//! ```
+//!
+//! What is likely: the form that followed the last one the last times, then those met under the same name, its digits
+//! left out. None fits: the record is followed by quotes and brackets ([`crate::structural`]), which is always right, and
+//! becomes a form. So forms never decide anything: they are a guess that is compared byte by byte, about five times as
+//! fast as following the structure. Dumps whose records do not repeat stop guessing.
+
+use std::hash::Hasher;
+
+use rustc_hash::{FxHashMap, FxHasher};
+use smallvec::SmallVec;
+
+use super::blank::{Blank, plain, read_blank, same};
+use crate::structural::{Skipped, skip_container};
+use crate::token::Cursor;
+
+/// Forms kept for one part of a file.
+pub(super) const KEPT: usize = 4096;
+/// Bytes of all of them.
+const KEPT_BYTES: usize = 4 << 20;
+/// Longest record that becomes one.
+const LONGEST: usize = 64 << 10;
+/// Forms of one name that are compared.
+const COMPARED: usize = 6;
+/// Records without a form after which guessing ends, unless as many had one.
+const MISSES: usize = 4096;
+/// Compared bytes behind the end of a piece: its copy is padded, the file must reach as far.
+pub(super) const MARGIN: usize = 16;
+
+const STATISTICS: [&[u8]; 4] = [b"Max", b"Min", b"Mean", b"Norm"];
+
+/// A record that was moved past.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Fit {
+    pub(super) form: u32,
+    pub(super) end: usize,
+    /// Whether a token in it may be non-finite.
+    pub(super) telling: bool,
+    pub(super) ascii: bool,
+}
+
+#[derive(Debug)]
+struct Form {
+    /// Where it begins in [`Forms::text`].
+    text: u32,
+    /// Its pieces: a range of [`Forms::pieces`]. A blank stands behind each but the last.
+    first: u32,
+    last: u32,
+    /// What is outside of the blanks may be non-finite.
+    telling: bool,
+    ascii: bool,
+    /// Forms that followed it, the last one first.
+    next: [u32; 2],
+}
+
+const NONE: u32 = u32::MAX;
+
+/// The forms of one part of a file.
+#[derive(Debug, Default)]
+pub(super) struct Forms {
+    forms: Vec<Form>,
+    /// Length of each piece.
+    pieces: Vec<u32>,
+    text: Vec<u8>,
+    by_name: FxHashMap<u64, SmallVec<[u32; 2]>>,
+    last: Option<u32>,
+    hits: usize,
+    misses: usize,
+}
+
+impl Forms {
+    /// Moves past the record at `at`, if a form fits it.
+    #[inline]
+    pub(super) fn fit(&mut self, bytes: &[u8], at: usize, name: &[u8]) -> Option<Fit> {
+        if self.misses >= MISSES && self.hits < self.misses {
+            return None;
+        }
+        let likely = self.last.map_or([NONE; 2], |last| self.forms[last as usize].next);
+        for form in likely {
+            if let Some(fit) = self.lay(form, bytes, at) {
+                return Some(self.hit(fit));
+            }
+        }
+        let list = self.by_name.get(&key_of(name))?;
+        let (place, fit) = { list.iter().enumerate() }
+            .filter(|(_, form)| !likely.contains(form))
+            .find_map(|(place, &form)| Some((place, self.lay(form, bytes, at)?)))?;
+        if let Some(list) = self.by_name.get_mut(&key_of(name)) {
+            list[..=place].rotate_right(1);
+        }
+        Some(self.hit(fit))
+    }
+
+    fn hit(&mut self, fit: Fit) -> Fit {
+        self.hits += 1;
+        self.follow(fit.form);
+        fit
+    }
+
+    /// Remembers that `form` came after the last one.
+    #[inline]
+    fn follow(&mut self, form: u32) {
+        if let Some(last) = self.last {
+            let next = &mut self.forms[last as usize].next;
+            if next[0] != form {
+                *next = [form, next[0]];
+            }
+        }
+        self.last = Some(form);
+    }
+
+    #[inline]
+    fn lay(&self, id: u32, bytes: &[u8], at: usize) -> Option<Fit> {
+        let form = self.forms.get(id as usize)?;
+        let mut telling = form.telling;
+        let mut are_numbers = true;
+        let mut start = form.text as usize;
+        let mut pieces = self.pieces[form.first as usize..form.last as usize].iter();
+        let length = *pieces.next()? as usize;
+        if !same(bytes, at, &self.text, start, length) {
+            return None;
+        }
+        let mut at = at + length;
+        start += length;
+        for &length in pieces {
+            let length = length as usize;
+            let blank = plain(bytes, at);
+            // A piece begins with what ends a word, so if it follows, the number was all there is.
+            if same(bytes, at + blank.length, &self.text, start, length) {
+                // PERF: looked at once for the record, not branched on.
+                are_numbers &= blank.is_number;
+                at += blank.length;
+            } else {
+                let word = match read_blank(bytes, at) {
+                    Blank::Number(word) => word,
+                    Blank::NonFinite(word) => {
+                        telling = true;
+                        word
+                    }
+                    Blank::Other => return None,
+                };
+                if !same(bytes, at + word, &self.text, start, length) {
+                    return None;
+                }
+                at += word;
+            }
+            at += length;
+            start += length;
+        }
+        are_numbers.then_some(Fit { form: id, end: at, telling, ascii: form.ascii })
+    }
+
+    /// Makes the record at `at..end` a form; its id.
+    pub(super) fn learn(&mut self, bytes: &[u8], at: usize, end: usize, name: &[u8]) -> Option<u32> {
+        self.misses += 1;
+        let id = self.forms.len();
+        if id >= KEPT || end - at > LONGEST || self.text.len() + (end - at) > KEPT_BYTES {
+            self.last = None;
+            return None;
+        }
+        let list = self.by_name.entry(key_of(name)).or_default();
+        let learnt = if list.len() < COMPARED { pieces_of(bytes, at, end) } else { None };
+        let Some((pieces, telling, ascii)) = learnt else {
+            self.last = None;
+            return None;
+        };
+        list.insert(0, id as u32);
+        let first = self.pieces.len() as u32;
+        self.text.truncate(self.text.len().saturating_sub(MARGIN));
+        let text = self.text.len() as u32;
+        for piece in pieces {
+            self.pieces.push(piece.len() as u32);
+            self.text.extend_from_slice(piece);
+        }
+        self.text.extend_from_slice(&[0; MARGIN]);
+        self.forms.push(Form { text, first, last: self.pieces.len() as u32, telling, ascii, next: [NONE; 2] });
+        self.follow(id as u32);
+        Some(id as u32)
+    }
+}
+
+/// What calls of one function or module share: the name without its digits.
+fn key_of(name: &[u8]) -> u64 {
+    let mut hasher = FxHasher::default();
+    let mut word = 0u64;
+    for &byte in name {
+        if !byte.is_ascii_digit() {
+            word = word.rotate_left(8) ^ u64::from(byte);
+        }
+        if byte == b'.' {
+            hasher.write_u64(word);
+        }
+    }
+    hasher.write_u64(word);
+    hasher.finish()
+}
+
+/// The record cut at its statistics; whether the rest may be non-finite, and is ASCII. Nothing where that is not sure.
+fn pieces_of(bytes: &[u8], at: usize, end: usize) -> Option<(Vec<&[u8]>, bool, bool)> {
+    let mut cursor = Cursor::new(&bytes[..end], at);
+    let mut pieces = Vec::new();
+    let mut from = at;
+    while cursor.at < end {
+        cursor.skip_space();
+        match *cursor.bytes.get(cursor.at)? {
+            b'"' => {
+                let text = cursor.string().ok()?;
+                if !STATISTICS.contains(&&cursor.bytes[text]) || cursor.peek().ok()? != b':' {
+                    continue;
+                }
+                cursor.at += 1;
+                cursor.skip_space();
+                if let Blank::Number(length) | Blank::NonFinite(length) = read_blank(bytes, cursor.at) {
+                    pieces.push(&bytes[from..cursor.at]);
+                    from = cursor.at + length;
+                    cursor.at = from;
+                }
+            }
+            b'{' | b'}' | b'[' | b']' | b',' | b':' => cursor.at += 1,
+            _ => {
+                cursor.word().ok()?;
+            }
+        }
+    }
+    pieces.push(&bytes[from..end]);
+    // The structure without the numbers, read the exact way: what every record of this form shares.
+    let bare = pieces.join(b"0".as_slice());
+    match skip_container(&bare, 0) {
+        Skipped::End(length, telling, ascii) if length == bare.len() => Some((pieces, telling, ascii)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RECORD: &str = r#"{"input_args": [{"dtype": "torch.float32", "shape": [2], "Max": 1.5, "Min": -1.0, "Mean": 0.1, "Norm": 2e-05}], "output": null}"#;
+
+    fn laid(record: &str, other: &str) -> Option<Fit> {
+        let mut forms = Forms::default();
+        let text = format!("{record},{other}{:64}", "");
+        forms.learn(text.as_bytes(), 0, record.len(), b"Torch.f.0.forward")?;
+        forms.fit(text.as_bytes(), record.len() + 1, b"Torch.f.1.forward")
+    }
+
+    #[test]
+    fn other_numbers_fit() {
+        let other = RECORD.replace("1.5", "123.000456789012345678").replace("2e-05", "7");
+        let fit = laid(RECORD, &other).expect("fits");
+        assert_eq!((fit.end, fit.telling, fit.ascii), (RECORD.len() + 1 + other.len(), false, true));
+    }
+
+    #[test]
+    fn what_is_not_finite_is_seen() {
+        for word in ["NaN", "Infinity", "-Infinity"] {
+            let fit = laid(RECORD, &RECORD.replace("-1.0", word)).expect("fits");
+            assert!(fit.telling, "{word}");
+            let fit = laid(&RECORD.replace("1.5", word), RECORD).expect("fits");
+            assert!(!fit.telling, "the form is not what its blanks held");
+        }
+        // A scalar stays in the form.
+        let scalar = RECORD.replace("null", "NaN");
+        assert!(laid(&scalar, &scalar).expect("fits").telling);
+    }
+
+    #[test]
+    fn what_differs_does_not_fit() {
+        for (from, to) in [
+            ("[2]", "[3]"),
+            ("1.5", "null"),
+            ("1.5", "\"1.5\""),
+            ("1.5", "1.5.2"),
+            ("1.5", "-"),
+            ("1.5", ""),
+            ("1.5", "1e999"),
+            ("1.5", "1e300"),
+            ("1.5", "[1]"),
+            ("1.5", "1.5 "),
+            ("1.5", "NaN1"),
+            ("1.5", "+1.5"),
+            ("float32", "float16"),
+            ("null", "nul1"),
+        ] {
+            assert_eq!(laid(RECORD, &RECORD.replace(from, to)), None, "{from} -> {to}");
+        }
+    }
+
+    #[test]
+    fn the_end_of_the_file_is_not_passed() {
+        let mut forms = Forms::default();
+        let text = format!("{RECORD},{RECORD}");
+        forms.learn(text.as_bytes(), 0, RECORD.len(), b"f").expect("a form");
+        for cut in RECORD.len()..text.len() {
+            assert_eq!(forms.fit(&text.as_bytes()[..cut], RECORD.len() + 1, b"f"), None, "{cut}");
+        }
+    }
+
+    #[test]
+    fn a_form_of_a_form_is_the_structure() {
+        let odd = r#"{"Max": 1, "x": "\"Max\": 2", "Mean": null, "y": {"Norm": [1], "Min": NaN}}"#;
+        let (pieces, telling, _) = pieces_of(odd.as_bytes(), 0, odd.len()).expect("pieces");
+        assert_eq!(pieces.len(), 3);
+        assert!(!telling);
+    }
+}
