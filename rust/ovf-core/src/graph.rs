@@ -8,6 +8,8 @@
 //! absorbs, the loss, the gradient norm, a state written after the last backward, or the last value of the file.
 //! Everything else ends on the rank and is *healed*.
 
+use smallvec::{SmallVec, smallvec};
+
 use crate::op::Kinds;
 use crate::provenance::NodeId;
 
@@ -45,7 +47,7 @@ pub(crate) struct Node {
     pub(crate) role: Role,
     /// Whether the outputs are bad and mean something.
     pub(crate) real: bool,
-    pub(crate) parents: Vec<NodeId>,
+    pub(crate) parents: SmallVec<[NodeId; 4]>,
     /// The parent a reader would follow: closest link, then most recent.
     pub(crate) primary: Option<NodeId>,
     /// Communications whose delivered `-inf` this node takes for a mask.
@@ -69,7 +71,7 @@ impl Node {
             kinds,
             role,
             real,
-            parents: Vec::new(),
+            parents: SmallVec::new(),
             primary: None,
             conditions: Vec::new(),
             harm: false,
@@ -125,7 +127,7 @@ impl Graph {
         }
         let node = self.node_mut(child);
         node.role = Role::Plain;
-        node.parents = vec![parent];
+        node.parents = smallvec![parent];
         node.primary = Some(parent);
         self.node_mut(parent).carried = true;
         true
@@ -207,27 +209,86 @@ impl Graph {
         roots.into_iter().enumerate().map(|(id, r)| r.unwrap_or(id as NodeId)).collect()
     }
 
-    /// Ops from a node's root down to it, both included: the ends, and how many stand between them.
-    pub(crate) fn trail(&self, id: NodeId) -> (Vec<u32>, u32, Vec<u32>) {
-        let mut back = vec![self.node(id).op];
-        let mut at = id;
-        while let Some(parent) = self.node(at).primary {
-            if back.len() > self.nodes.len() {
-                break;
+    /// How far each node is from its root, so that trails can be told without walking all of them.
+    pub(crate) fn trails(&self) -> Trails<'_> {
+        let mut known: Vec<Option<Depth>> = vec![None; self.nodes.len()];
+        let mut chain = Vec::new();
+        for id in 0..self.nodes.len() as NodeId {
+            let mut at = id;
+            chain.clear();
+            let mut depth = loop {
+                if let Some(depth) = known[at as usize] {
+                    break depth;
+                }
+                match self.node(at).primary {
+                    Some(parent) if chain.len() < self.nodes.len() => {
+                        chain.push(at);
+                        at = parent;
+                    }
+                    _ => {
+                        let depth = Depth { ops: 1, sixth: at };
+                        known[at as usize] = Some(depth);
+                        break depth;
+                    }
+                }
+            };
+            for &node in chain.iter().rev() {
+                if self.node(node).op != self.node(at).op {
+                    depth.ops += 1;
+                    if depth.ops as usize <= TRAIL_END {
+                        depth.sixth = node;
+                    }
+                }
+                known[node as usize] = Some(depth);
+                at = node;
             }
+        }
+        let alone = |(id, depth): (usize, Option<Depth>)| depth.unwrap_or(Depth { ops: 1, sixth: id as NodeId });
+        Trails { graph: self, depths: known.into_iter().enumerate().map(alone).collect() }
+    }
+}
+
+/// Where a node stands on the way from its root.
+#[derive(Debug, Clone, Copy)]
+struct Depth {
+    /// Ops from the root down to the node, both included.
+    ops: u32,
+    /// The last node of the first [`TRAIL_END`] ops of that way.
+    sixth: NodeId,
+}
+
+/// The trails of all nodes.
+#[derive(Debug)]
+pub(crate) struct Trails<'g> {
+    graph: &'g Graph,
+    depths: Vec<Depth>,
+}
+
+impl Trails<'_> {
+    /// Ops from a node's root down to it, both included: the ends, and how many stand between them.
+    pub(crate) fn of(&self, id: NodeId) -> (Vec<u32>, u32, Vec<u32>) {
+        let Depth { ops, sixth } = self.depths[id as usize];
+        let whole = ops as usize <= 2 * TRAIL_END;
+        if whole {
+            return (self.last(id, ops as usize), 0, Vec::new());
+        }
+        (self.last(sixth, TRAIL_END), ops - 2 * TRAIL_END as u32, self.last(id, TRAIL_END))
+    }
+
+    /// The last ops of a node's trail, in its order.
+    fn last(&self, id: NodeId, count: usize) -> Vec<u32> {
+        let mut back = vec![self.graph.node(id).op];
+        let mut at = id;
+        while back.len() < count
+            && let Some(parent) = self.graph.node(at).primary
+        {
             at = parent;
-            if back.last() != Some(&self.node(at).op) {
-                back.push(self.node(at).op);
+            if back.last() != Some(&self.graph.node(at).op) {
+                back.push(self.graph.node(at).op);
             }
         }
         back.reverse();
-        if back.len() <= 2 * TRAIL_END {
-            return (back, 0, Vec::new());
-        }
-        let tail = back.split_off(back.len() - TRAIL_END);
-        let omitted = back.len() - TRAIL_END;
-        back.truncate(TRAIL_END);
-        (back, omitted as u32, tail)
+        back
     }
 }
 
@@ -273,9 +334,13 @@ mod tests {
     fn long_trails_keep_their_ends() {
         let mut roles = vec![Role::Plain; 30];
         roles[0] = Role::Origin;
-        let (head, omitted, tail) = chain(&roles).trail(29);
+        let graph = chain(&roles);
+        let trails = graph.trails();
+        let (head, omitted, tail) = trails.of(29);
         assert_eq!((head.len(), omitted, tail.len()), (6, 18, 6));
-        assert_eq!((head[0], tail[5]), (0, 29));
+        assert_eq!((head[0], head[5], tail[0], tail[5]), (0, 5, 24, 29));
+        assert_eq!(trails.of(11), ((0..12).collect(), 0, vec![]));
+        assert_eq!(trails.of(12), ((0..6).collect(), 1, (7..13).collect()));
     }
 
     #[test]

@@ -261,7 +261,12 @@ pub struct TensorStat<'a> {
     pub mean: Option<f64>,
     /// L2 norm; never evidence.
     pub norm: Option<f64>,
+    /// What [`crate::provenance`] looks it up by, where that was worked out before.
+    pub(crate) keys: Option<crate::op::Keys>,
 }
+
+/// Keys of a value: of dtype, statistics and shape; of dtype, statistics and number of elements.
+pub(crate) type Keys = [u64; 2];
 
 impl TensorStat<'_> {
     /// What the value holds, by `Max` and `Min` alone.

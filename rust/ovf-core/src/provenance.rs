@@ -14,7 +14,7 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::op::{Kinds, TensorStat};
+use crate::op::{Keys, Kinds, TensorStat};
 
 /// Index of a node of the rank's graph of non-finite ops.
 pub(crate) type NodeId = u32;
@@ -114,11 +114,16 @@ fn statistics(t: &TensorStat) -> [u64; 4] {
 }
 
 fn exact_key(t: &TensorStat) -> u64 {
-    hash(t.dtype, statistics(t).into_iter().chain(t.shape.iter().map(|&d| d as u64)))
+    t.keys.map_or_else(|| hash(t.dtype, statistics(t).into_iter().chain(t.shape.iter().map(|&d| d as u64))), |k| k[0])
 }
 
 fn count_key(t: &TensorStat) -> u64 {
-    hash(t.dtype, statistics(t).into_iter().chain([t.numel() as u64]))
+    t.keys.map_or_else(|| hash(t.dtype, statistics(t).into_iter().chain([t.numel() as u64])), |k| k[1])
+}
+
+/// The keys of a value that will be looked up often.
+pub(crate) fn keys_of(t: &TensorStat) -> Keys {
+    [exact_key(t), count_key(t)]
 }
 
 /// `None` when the statistics are the same for any such value (NaN everywhere, infinite everywhere).
@@ -138,6 +143,11 @@ pub(crate) fn same(a: &TensorStat, b: &TensorStat) -> bool {
 }
 
 impl Values {
+    /// Makes room for the values of so many ops.
+    pub(crate) fn reserve(&mut self, ops: usize) {
+        self.seen.reserve(ops);
+    }
+
     /// Enters a written value.
     pub(crate) fn enter(&mut self, t: &TensorStat, entry: Entry) {
         let id = self.seen.len() as u32;
@@ -244,6 +254,7 @@ mod tests {
             min: Some(min),
             mean: None,
             norm: None,
+            keys: None,
         }
     }
 

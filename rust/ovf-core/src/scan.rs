@@ -42,7 +42,8 @@ pub struct Entry {
     named_at: u32,
 }
 
-/// Records with one number differ only in the statistics of their tensors, and which of these are there is the same too.
+/// Records with one number have one [`form`], and NaN in the same statistics: the others are plain decimal numbers, and
+/// only these differ.
 ///
 /// A finding of the way a file was read, not of what it holds: equal to any other.
 #[derive(Debug, Clone, Copy, Eq)]

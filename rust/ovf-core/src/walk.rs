@@ -11,16 +11,19 @@
 
 mod exchange;
 mod module;
+mod records;
 mod repeat;
 mod summary;
 mod trend;
 
 use std::borrow::Cow;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
+use self::records::Records;
 use self::repeat::Repeats;
 use crate::chart::{Draft, Look};
 use crate::classify::{Evidence, Judgement, OpState, judge};
@@ -126,7 +129,7 @@ fn shape_of(t: &TensorStat) -> (String, Vec<i64>) {
 }
 
 /// An op that was read ahead of the walk: its place, and the op, if it may be needed.
-type ReadAhead<'a> = (u32, Option<Read<Op<'a>>>);
+type ReadAhead<'a> = (u32, Option<Read<Arc<Op<'a>>>>);
 
 impl<'a> Walk<'a> {
     pub(crate) fn new(bytes: &'a [u8], index: &'a Index, rules: &'a Rules, rank: Rank, chart: Option<Draft>) -> Self {
@@ -247,15 +250,18 @@ impl<'a> Walk<'a> {
     }
 
     pub(crate) fn over_ops(&mut self, watch: &Watch) {
-        let mut parser = Parser::new(Numbers::OfNonFinite);
-        let (values, registers) = self.what_can_be_judged(&mut parser, watch);
+        let (values, registers) = self.what_can_be_judged(watch);
         self.has_statistics = values || registers;
         self.registers = self.index.task.as_deref() == Some("nan_check") || (registers && !values);
         let all = self.registers;
         let wanted = |e: &Entry| e.non_finite || e.asked || all;
         let ops: Vec<u32> = (0u32..).zip(&self.index.entries).filter(|(_, e)| wanted(e)).map(|(i, _)| i).collect();
+        let bad = self.index.entries.iter().filter(|e| e.non_finite).count();
+        self.graph.nodes.reserve(bad);
+        self.values.reserve(bad);
+        let mut records = Records::new(self.bytes, self.index, all);
         if worth_sharing(self.bytes.len()) {
-            self.over_ops_ahead(&ops, &mut parser, watch);
+            self.over_ops_ahead(&ops, &mut records, watch);
             return;
         }
         for &i in &ops {
@@ -265,40 +271,36 @@ impl<'a> Walk<'a> {
             if self.may_repeat(i).is_some_and(|form| self.repeat(i, form)) {
                 continue;
             }
-            let part = part_of(self.index, self.bytes, i, all);
-            let read = parser.op(self.index.entries[i as usize].body(self.bytes), part);
-            self.take(i, read);
+            self.take(i, records.op(i));
         }
     }
 
     /// As the loop of [`Walk::over_ops`], with another thread reading the next ops meanwhile.
-    fn over_ops_ahead(&mut self, ops: &[u32], parser: &mut Parser<'a>, watch: &Watch) {
-        let (bytes, index, all) = (self.bytes, self.index, self.registers);
-        let entry = |i: u32| &index.entries[i as usize];
+    fn over_ops_ahead(&mut self, ops: &[u32], records: &mut Records<'a>, watch: &Watch) {
+        let (index, all) = (self.index, self.registers);
         let mut batches = ops.chunks(AHEAD);
         let mut seen: FxHashSet<u32> = FxHashSet::default();
-        let mut read = |parser: &mut Parser<'a>| -> Vec<ReadAhead<'a>> {
+        let mut read = |records: &mut Records<'a>| -> Vec<ReadAhead<'a>> {
             let mut one = |&i: &u32| {
                 // Of communications that repeat, the first of each form is enough.
-                let repeats = !all && entry(i).repeats().is_some_and(|form| !seen.insert(form));
-                let parsed = (!repeats).then(|| parser.op(entry(i).body(bytes), part_of(index, bytes, i, all)).cloned());
-                (i, parsed)
+                let repeats = !all && index.entries[i as usize].repeats().is_some_and(|form| !seen.insert(form));
+                (i, (!repeats).then(|| records.shared(i)))
             };
             batches.next().unwrap_or_default().iter().map(&mut one).collect()
         };
-        let mut ready = read(parser);
-        let mut alone = Parser::new(Numbers::OfNonFinite);
+        let mut ready = read(records);
+        let mut alone = Records::new(self.bytes, index, all);
         while !ready.is_empty() && !watch.stopped() {
             let mut next = Vec::new();
             rayon::in_place_scope(|scope| {
-                scope.spawn(|_| next = read(parser));
-                for (i, parsed) in std::mem::take(&mut ready) {
+                scope.spawn(|_| next = read(records));
+                for (i, op) in std::mem::take(&mut ready) {
                     if self.may_repeat(i).is_some_and(|form| self.repeat(i, form)) {
                         continue;
                     }
-                    match parsed {
-                        Some(parsed) => self.take(i, parsed.as_ref().map_err(|stop| *stop)),
-                        None => self.take(i, alone.op(entry(i).body(bytes), part_of(index, bytes, i, all))),
+                    match &op {
+                        Some(op) => self.take(i, op.as_deref().map_err(|stop| *stop)),
+                        None => self.take(i, alone.op(i)),
                     }
                 }
             });
@@ -345,7 +347,8 @@ impl<'a> Walk<'a> {
 
     /// Whether a value has statistics, and if none has, whether a register was read: xor and structure dumps hold
     /// neither. Most dumps show it in their first record.
-    fn what_can_be_judged(&self, parser: &mut Parser<'a>, watch: &Watch) -> (bool, bool) {
+    fn what_can_be_judged(&self, watch: &Watch) -> (bool, bool) {
+        let mut parser = Parser::new(Numbers::OfNonFinite);
         let mut registers = false;
         for (i, entry) in self.index.entries.iter().enumerate() {
             if watch.stopped() {
@@ -662,7 +665,7 @@ impl<'a> Walk<'a> {
             if argument.slot.field.is_input() && rules.names(Is::WritesUnseen, argument) {
                 // Its statistics after the call are not in the dump; NaN in all of them is what a NaN leaves.
                 let nan = Some(f64::NAN);
-                let written = TensorStat { max: nan, min: nan, mean: nan, norm: nan, ..t.clone() };
+                let written = TensorStat { max: nan, min: nan, mean: nan, norm: nan, keys: None, ..t.clone() };
                 self.graph.node_mut(id).real = true;
                 self.values.enter(
                     &written,
@@ -740,18 +743,6 @@ impl<'a> Walk<'a> {
             None => self.first_backward.is_none(),
         }
     }
-}
-
-/// How much of an op is read: `all` where registers are judged. What a finite communication gave back is not needed: its inputs say who takes part.
-fn part_of(index: &Index, bytes: &[u8], op: u32, all: bool) -> Part {
-    let entry = &index.entries[op as usize];
-    if entry.asked && !entry.non_finite && !all {
-        return Part::Inputs;
-    }
-    let name = index.name(bytes, op as usize);
-    // PERF: only names that end so can be records of values; reading them all would cost as much as the record.
-    let may_be = entry.class == Class::Gradient || name.ends_with(b".debug") || memchr::memchr(b'\\', name).is_some();
-    Part::All { recorded: may_be && recorded(&OpName::parse(&unescape(name))) }
 }
 
 /// Whether a record's own keys are values.

@@ -158,7 +158,7 @@ impl<'a> Known<'a> {
 
     fn tensor(self, numbers: Numbers) -> TensorStat<'a> {
         let [max, min, mean, norm] = statistics(&self.raws, numbers);
-        TensorStat { dtype: text(self.dtype), shape: self.shape, max, min, mean, norm }
+        TensorStat { dtype: text(self.dtype), shape: self.shape, max, min, mean, norm, keys: None }
     }
 }
 

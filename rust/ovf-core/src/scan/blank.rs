@@ -14,22 +14,41 @@ use crate::token::word_end;
 pub(super) enum Blank {
     /// A decimal number that is far from any limit by its looks.
     Number(usize),
-    /// `NaN`, `Infinity`, `-Infinity`.
-    NonFinite(usize),
+    /// [`NAN`].
+    NaN,
+    /// `Infinity`, `-Infinity`.
+    Infinite(usize),
     /// Anything else.
     Other,
 }
 
+pub(super) const NAN: &[u8] = b"NaN";
+
+impl Blank {
+    /// Its bytes, if it may stand there.
+    pub(super) fn length(self) -> Option<usize> {
+        match self {
+            Self::Number(length) | Self::Infinite(length) => Some(length),
+            Self::NaN => Some(NAN.len()),
+            Self::Other => None,
+        }
+    }
+}
+
 /// Reads the word at `at`, whatever it is.
-#[cold]
 #[inline(never)]
 pub(super) fn read_blank(bytes: &[u8], at: usize) -> Blank {
+    // PERF: what most of a dump that went bad says.
+    if bytes.get(at..at + NAN.len() + 1) == Some(b"NaN,") {
+        return Blank::NaN;
+    }
     let Some(end) = word_end(bytes, at) else {
         return Blank::Other;
     };
     let is_plain = |part: &[u8]| plain(part, 0) == Plain { length: part.len(), is_number: true };
     match &bytes[at..end] {
-        word @ (b"NaN" | b"Infinity" | b"-Infinity") => Blank::NonFinite(word.len()),
+        NAN => Blank::NaN,
+        word @ (b"Infinity" | b"-Infinity") => Blank::Infinite(word.len()),
         word => match word.iter().position(|b| matches!(b, b'e' | b'E')) {
             Some(e) if is_small_exponent(&word[e + 1..]) && is_plain(&word[..e]) => {
                 debug_assert!(!large_exponent(bytes, at + e), "a small exponent");
@@ -181,8 +200,9 @@ mod tests {
         for word in ["0", "1.5", "-0.25", "12345678901234567890123", "1.", "3e-05", "-1.5e+10", "0.1234567890123456"] {
             assert_eq!(read(word), Blank::Number(word.len()), "{word}");
         }
-        for word in ["NaN", "Infinity", "-Infinity"] {
-            assert_eq!(read(word), Blank::NonFinite(word.len()), "{word}");
+        assert_eq!(read("NaN"), Blank::NaN);
+        for word in ["Infinity", "-Infinity"] {
+            assert_eq!(read(word), Blank::Infinite(word.len()), "{word}");
         }
         let long = "1".repeat(64);
         let others = ["", "-", ".5", "-.5", "1.5.2", "1e999", "1e100", "1e", "null", "true", "\"1\"", "NaN1", "1x", "-NaN"];

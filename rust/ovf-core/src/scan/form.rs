@@ -20,12 +20,16 @@ use std::hash::Hasher;
 use rustc_hash::{FxHashMap, FxHasher};
 use smallvec::SmallVec;
 
-use super::blank::{Blank, plain, read_blank, same};
+use super::blank::{Blank, NAN, plain, read_blank, same};
 use crate::structural::{Skipped, skip_container};
 use crate::token::Cursor;
 
 /// Forms kept for one part of a file.
-pub(super) const KEPT: usize = 4096;
+const KEPT: usize = 4096;
+/// Variants of one form that are told apart.
+const VARIANTS: usize = 8;
+/// Variants of one part, at most.
+pub(super) const ALL_VARIANTS: usize = KEPT * VARIANTS;
 /// Bytes of all of them.
 const KEPT_BYTES: usize = 4 << 20;
 /// Longest record that becomes one.
@@ -42,11 +46,23 @@ const STATISTICS: [&[u8]; 4] = [b"Max", b"Min", b"Mean", b"Norm"];
 /// A record that was moved past.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Fit {
-    pub(super) form: u32,
+    /// Form, and which of its blanks are NaN: see [`super::FormId`].
+    pub(super) variant: Option<u32>,
     pub(super) end: usize,
     /// Whether a token in it may be non-finite.
     pub(super) telling: bool,
     pub(super) ascii: bool,
+}
+
+/// A form that was laid over a record, and fits.
+#[derive(Debug, Clone, Copy)]
+struct Laid {
+    form: u32,
+    end: usize,
+    /// Which blanks are NaN, where all others are numbers.
+    nan: Option<u64>,
+    /// Whether a blank is not finite.
+    non_finite: bool,
 }
 
 #[derive(Debug)]
@@ -61,6 +77,8 @@ struct Form {
     ascii: bool,
     /// Forms that followed it, the last one first.
     next: [u32; 2],
+    /// Which of its blanks were NaN, and the number of that variant.
+    variants: SmallVec<[(u64, u32); 2]>,
 }
 
 const NONE: u32 = u32::MAX;
@@ -74,6 +92,7 @@ pub(super) struct Forms {
     text: Vec<u8>,
     by_name: FxHashMap<u64, SmallVec<[u32; 2]>>,
     last: Option<u32>,
+    variants: u32,
     hits: usize,
     misses: usize,
 }
@@ -87,24 +106,42 @@ impl Forms {
         }
         let likely = self.last.map_or([NONE; 2], |last| self.forms[last as usize].next);
         for form in likely {
-            if let Some(fit) = self.lay(form, bytes, at) {
-                return Some(self.hit(fit));
+            if let Some(laid) = self.lay(form, bytes, at) {
+                return Some(self.hit(laid));
             }
         }
         let list = self.by_name.get(&key_of(name))?;
-        let (place, fit) = { list.iter().enumerate() }
+        let (place, laid) = { list.iter().enumerate() }
             .filter(|(_, form)| !likely.contains(form))
             .find_map(|(place, &form)| Some((place, self.lay(form, bytes, at)?)))?;
         if let Some(list) = self.by_name.get_mut(&key_of(name)) {
             list[..=place].rotate_right(1);
         }
-        Some(self.hit(fit))
+        Some(self.hit(laid))
     }
 
-    fn hit(&mut self, fit: Fit) -> Fit {
+    #[inline]
+    fn hit(&mut self, laid: Laid) -> Fit {
         self.hits += 1;
-        self.follow(fit.form);
-        fit
+        self.follow(laid.form);
+        let variant = self.variant(laid);
+        let form = &self.forms[laid.form as usize];
+        Fit { variant, end: laid.end, telling: form.telling | laid.non_finite, ascii: form.ascii }
+    }
+
+    #[inline]
+    fn variant(&mut self, laid: Laid) -> Option<u32> {
+        let nan = laid.nan?;
+        let known = &mut self.forms[laid.form as usize].variants;
+        if let Some(&(_, variant)) = known.iter().find(|(of, _)| *of == nan) {
+            return Some(variant);
+        }
+        if known.len() >= VARIANTS {
+            return None;
+        }
+        known.push((nan, self.variants));
+        self.variants += 1;
+        Some(self.variants - 1)
     }
 
     /// Remembers that `form` came after the last one.
@@ -120,31 +157,35 @@ impl Forms {
     }
 
     #[inline]
-    fn lay(&self, id: u32, bytes: &[u8], at: usize) -> Option<Fit> {
+    fn lay(&self, id: u32, bytes: &[u8], at: usize) -> Option<Laid> {
         let form = self.forms.get(id as usize)?;
-        let mut telling = form.telling;
-        let mut are_numbers = true;
+        let (mut non_finite, mut nan, mut are_numbers) = (false, Some(0u64), true);
         let mut start = form.text as usize;
-        let mut pieces = self.pieces[form.first as usize..form.last as usize].iter();
-        let length = *pieces.next()? as usize;
+        let lengths = &self.pieces[form.first as usize..form.last as usize];
+        let length = lengths[0] as usize;
         if !same(bytes, at, &self.text, start, length) {
             return None;
         }
         let mut at = at + length;
         start += length;
-        for &length in pieces {
+        for (blank, &length) in lengths[1..].iter().enumerate() {
             let length = length as usize;
-            let blank = plain(bytes, at);
+            let word = plain(bytes, at);
             // A piece begins with what ends a word, so if it follows, the number was all there is.
-            if same(bytes, at + blank.length, &self.text, start, length) {
+            if same(bytes, at + word.length, &self.text, start, length) {
                 // PERF: looked at once for the record, not branched on.
-                are_numbers &= blank.is_number;
-                at += blank.length;
+                are_numbers &= word.is_number;
+                at += word.length;
             } else {
                 let word = match read_blank(bytes, at) {
                     Blank::Number(word) => word,
-                    Blank::NonFinite(word) => {
-                        telling = true;
+                    Blank::NaN => {
+                        non_finite = true;
+                        nan = nan.filter(|_| blank < 64).map(|nan| nan | 1 << blank);
+                        NAN.len()
+                    }
+                    Blank::Infinite(word) => {
+                        (non_finite, nan) = (true, None);
                         word
                     }
                     Blank::Other => return None,
@@ -157,10 +198,10 @@ impl Forms {
             at += length;
             start += length;
         }
-        are_numbers.then_some(Fit { form: id, end: at, telling, ascii: form.ascii })
+        are_numbers.then_some(Laid { form: id, end: at, nan, non_finite })
     }
 
-    /// Makes the record at `at..end` a form; its id.
+    /// Makes the record at `at..end` a form; its variant.
     pub(super) fn learn(&mut self, bytes: &[u8], at: usize, end: usize, name: &[u8]) -> Option<u32> {
         self.misses += 1;
         let id = self.forms.len();
@@ -183,9 +224,10 @@ impl Forms {
             self.text.extend_from_slice(piece);
         }
         self.text.extend_from_slice(&[0; MARGIN]);
-        self.forms.push(Form { text, first, last: self.pieces.len() as u32, telling, ascii, next: [NONE; 2] });
+        self.forms.push(Form { text, first, last: self.pieces.len() as u32, telling, ascii, next: [NONE; 2], variants: SmallVec::new() });
         self.follow(id as u32);
-        Some(id as u32)
+        // As the next record of the form is read.
+        self.lay(id as u32, bytes, at).and_then(|laid| self.variant(laid))
     }
 }
 
@@ -220,7 +262,7 @@ fn pieces_of(bytes: &[u8], at: usize, end: usize) -> Option<(Vec<&[u8]>, bool, b
                 }
                 cursor.at += 1;
                 cursor.skip_space();
-                if let Blank::Number(length) | Blank::NonFinite(length) = read_blank(bytes, cursor.at) {
+                if let Some(length) = read_blank(bytes, cursor.at).length() {
                     pieces.push(&bytes[from..cursor.at]);
                     from = cursor.at + length;
                     cursor.at = from;
@@ -250,7 +292,7 @@ mod tests {
     fn laid(record: &str, other: &str) -> Option<Fit> {
         let mut forms = Forms::default();
         let text = format!("{record},{other}{:64}", "");
-        forms.learn(text.as_bytes(), 0, record.len(), b"Torch.f.0.forward")?;
+        forms.learn(text.as_bytes(), 0, record.len(), b"Torch.f.0.forward");
         forms.fit(text.as_bytes(), record.len() + 1, b"Torch.f.1.forward")
     }
 
@@ -272,6 +314,25 @@ mod tests {
         // A scalar stays in the form.
         let scalar = RECORD.replace("null", "NaN");
         assert!(laid(&scalar, &scalar).expect("fits").telling);
+    }
+
+    #[test]
+    fn variants_say_which_blanks_are_nan() {
+        let mut forms = Forms::default();
+        let nan = RECORD.replace("1.5", "NaN");
+        let both = nan.replace("-1.0", "NaN");
+        let infinite = RECORD.replace("1.5", "Infinity");
+        let records = [RECORD, &RECORD.replace("1.5", "2.5"), &nan, &both, &nan.replace("0.1", "7"), &infinite, RECORD];
+        let mut found = Vec::new();
+        for record in records {
+            let text = format!("{record}{:64}", "");
+            let fit = forms.fit(text.as_bytes(), 0, b"f");
+            found.push(match fit {
+                Some(fit) => fit.variant,
+                None => forms.learn(text.as_bytes(), 0, record.len(), b"f"),
+            });
+        }
+        assert_eq!(found, [Some(0), Some(0), Some(1), Some(2), Some(1), None, Some(0)]);
     }
 
     #[test]

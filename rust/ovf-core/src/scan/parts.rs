@@ -12,7 +12,7 @@ use std::hash::Hasher;
 use rayon::prelude::*;
 use rustc_hash::FxHasher;
 
-use super::form::{Forms, KEPT};
+use super::form::{ALL_VARIANTS, Forms};
 use super::{Asked, Class, Entry, FormId, Index, WATCH_EVERY};
 use crate::progress::Watch;
 use crate::structural::{Skipped, large_exponent, skip_container, starts_like_non_finite};
@@ -138,10 +138,10 @@ fn read_entries(
         cursor.skip_space();
         let body_at = cursor.at;
         let name = &cursor.bytes[range.clone()];
-        let (non_finite, form) = if let Some(fit) = forms.fit(cursor.bytes, body_at, name) {
+        let (non_finite, variant) = if let Some(fit) = forms.fit(cursor.bytes, body_at, name) {
             cursor.at = fit.end;
             part.ascii &= fit.ascii;
-            (fit.telling, Some(fit.form))
+            (fit.telling, fit.variant)
         } else {
             let non_finite = skip_record(cursor, &mut part.ascii)?;
             (non_finite, forms.learn(cursor.bytes, body_at, cursor.at, name))
@@ -166,7 +166,7 @@ fn read_entries(
             asked,
             named_at,
             class: Class::of(name),
-            form: form.map_or(FormId::NONE, |form| FormId((number * KEPT) as u32 + form)),
+            form: variant.map_or(FormId::NONE, |variant| FormId((number * ALL_VARIANTS) as u32 + variant)),
         });
         if !cursor.eat(b',')? {
             cursor.expect(b'}', "',' or '}' after an op")?;

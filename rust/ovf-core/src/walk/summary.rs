@@ -6,7 +6,7 @@ use super::{HEALED_KEPT, MARKS_KEPT, Walk, api_key, key_of, module_key};
 use crate::classify::OpState;
 use crate::communication::exchanges;
 use crate::error::Position;
-use crate::graph::{Node, Role};
+use crate::graph::{Node, Role, Trails};
 use crate::op::{Field, OpName, Rank, TensorStat, Value};
 use crate::parse::{Numbers, Parser, Part, parse_op};
 use crate::provenance;
@@ -40,8 +40,9 @@ impl Walk<'_> {
         let roots = self.graph.roots();
         let (marks, mark_of, omitted) = self.marks(&roots);
         let mark_at = |node: NodeId| mark_of.get(&roots[node as usize]).copied();
+        let trails = self.graph.trails();
         for &(event, node) in &self.given {
-            let trail = self.trail(node);
+            let trail = trail_of(&trails, node);
             if let Some(side) = &mut self.events[event as usize].given {
                 side.mark = mark_at(node);
                 side.trail = trail;
@@ -56,7 +57,7 @@ impl Walk<'_> {
                 side.read = read.is_some();
             }
         }
-        let terminals = self.terminals(&mark_at);
+        let terminals = self.terminals(&trails, &mark_at);
         let shown = |n: &&Node| n.real || matches!(n.role, Role::Unexplained | Role::Parameter);
         let first_bad = self.graph.nodes.iter().filter(shown).map(|n| n.op).min();
         let last_bad = self.graph.nodes.iter().filter(shown).map(|n| n.op).max();
@@ -224,11 +225,6 @@ impl Walk<'_> {
         }
     }
 
-    pub(super) fn trail(&self, node: NodeId) -> Trail {
-        let (head, omitted, tail) = self.graph.trail(node);
-        Trail::new(head, omitted, &tail)
-    }
-
     /// The names of the ops that events and trails name by number.
     fn names(&self, terminals: &[Terminal]) -> Names {
         let given = self.events.iter().filter_map(|e| e.given.as_ref());
@@ -389,11 +385,11 @@ impl Walk<'_> {
         })
     }
 
-    fn terminals(&self, mark_at: &dyn Fn(NodeId) -> Option<u32>) -> Vec<Terminal> {
+    fn terminals(&self, trails: &Trails, mark_at: &dyn Fn(NodeId) -> Option<u32>) -> Vec<Terminal> {
         let mut found: Vec<Terminal> = Vec::new();
         let mut push = |symptom: Symptom, id: NodeId| {
             if let Some(mark) = mark_at(id) {
-                found.push(Terminal { symptom, at: self.op_ref(self.graph.node(id).op), mark, trail: self.trail(id) });
+                found.push(Terminal { symptom, at: self.op_ref(self.graph.node(id).op), mark, trail: trail_of(trails, id) });
             }
         };
         let mut norms: FxHashMap<u64, bool> = FxHashMap::default();
@@ -494,6 +490,11 @@ impl Walk<'_> {
             self.events[event].visible_at.get_or_insert(until + 1);
         }
     }
+}
+
+fn trail_of(trails: &Trails, node: NodeId) -> Trail {
+    let (head, omitted, tail) = trails.of(node);
+    Trail::new(head, omitted, &tail)
 }
 
 /// A byte as a message shows it.
