@@ -13,7 +13,9 @@
 //!    common subsequence with the longest list. What does not align is left unmatched and said so.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use rayon::prelude::*;
 use serde::Serialize;
 
 use crate::communication::{Communication, GroupKey};
@@ -51,7 +53,7 @@ pub struct Member {
 #[derive(Debug, Clone)]
 pub struct Match {
     /// The group; for pairs as the sender names it.
-    pub group: GroupKey,
+    pub group: Arc<GroupKey>,
     /// Order of issue within the group (or the pair's channel).
     pub seq: u32,
     /// API of the first member.
@@ -123,19 +125,24 @@ fn events(t: &Timeline) -> impl Iterator<Item = (u32, &Communication)> {
 // --- collectives ------------------------------------------------------------------------------------------------------
 
 fn match_collectives(timelines: &[Timeline], matching: &mut Matching) {
-    let mut groups: BTreeMap<&GroupKey, Vec<(u32, Vec<u32>)>> = BTreeMap::new();
-    for (at, t) in timelines.iter().enumerate() {
+    let of_rank = |t: &Timeline| {
         let mut lists: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for (event, c) in events(t) {
             if !matches!(c.flow, Flow::Send | Flow::Recv | Flow::Batch) {
                 lists.entry(c.group).or_default().push(event);
             }
         }
+        lists
+    };
+    let of_ranks: Vec<_> = timelines.par_iter().map(of_rank).collect();
+    let mut groups: BTreeMap<&GroupKey, Vec<(u32, Vec<u32>)>> = BTreeMap::new();
+    for (at, (t, lists)) in timelines.iter().zip(of_ranks).enumerate() {
         for (group, list) in lists {
             groups.entry(&t.groups[group as usize]).or_default().push((at as u32, list));
         }
     }
-    for (group, lists) in groups {
+    let dumped: Vec<Rank> = timelines.iter().map(|t| t.rank).collect();
+    let of_group = |(group, lists): (&GroupKey, Vec<(u32, Vec<u32>)>)| {
         let expected: Vec<Rank> = if group.ranks.is_empty() {
             // Without ranks the default group holds everybody, an id alone those that recorded it.
             if group.id.is_empty() {
@@ -146,26 +153,33 @@ fn match_collectives(timelines: &[Timeline], matching: &mut Matching) {
         } else {
             group.ranks.clone()
         };
-        match_group(timelines, group, &expected, &lists, &mut matching.matches);
-    }
+        match_group(timelines, &dumped, group, &expected, &lists)
+    };
+    let groups: Vec<_> = groups.into_iter().collect();
+    let matched: Vec<Vec<Match>> = groups.into_par_iter().map(of_group).collect();
+    matching.matches = matched.into_iter().flatten().collect();
 }
 
 fn match_group(
     timelines: &[Timeline],
+    dumped: &[Rank],
     group: &GroupKey,
     expected: &[Rank],
     lists: &[(u32, Vec<u32>)],
-    out: &mut Vec<Match>,
-) {
+) -> Vec<Match> {
     let call = |at: u32, event: u32| &timelines[at as usize].events[event as usize].communication;
     let Some(longest) =
         lists.iter().enumerate().max_by_key(|(i, (_, l))| (l.len(), std::cmp::Reverse(*i))).map(|(i, _)| i)
     else {
-        return;
+        return Vec::new();
     };
     let (reference_at, reference) = &lists[longest];
-    let mut rows: Vec<Vec<Member>> =
-        reference.iter().map(|&event| vec![Member { timeline: *reference_at, event }]).collect();
+    let row = |&event: &u32| {
+        let mut row = Vec::with_capacity(lists.len());
+        row.push(Member { timeline: *reference_at, event });
+        row
+    };
+    let mut rows: Vec<Vec<Member>> = reference.iter().map(row).collect();
     let mut alone: Vec<Member> = Vec::new();
     for (i, (at, list)) in lists.iter().enumerate() {
         if i == longest {
@@ -189,12 +203,13 @@ fn match_group(
         }
     }
     rows.extend(alone.into_iter().map(|m| vec![m]));
-    let dumped: Vec<Rank> = timelines.iter().map(|t| t.rank).collect();
-    for (seq, mut members) in rows.into_iter().enumerate() {
-        members.sort_by_key(|m| timelines[m.timeline as usize].rank);
-        let ranks: Vec<Rank> = members.iter().map(|m| timelines[m.timeline as usize].rank).collect();
-        let left: Vec<Rank> = expected.iter().copied().filter(|r| ranks.binary_search(r).is_err()).collect();
-        let (absent, missing): (Vec<Rank>, Vec<Rank>) = left.into_iter().partition(|r| dumped.binary_search(r).is_ok());
+    let group = Arc::new(group.clone());
+    let rank = |m: &Member| dumped[m.timeline as usize];
+    let matched = |(seq, mut members): (usize, Vec<Member>)| {
+        members.sort_by_key(rank);
+        let is_there = |r: &Rank| members.binary_search_by_key(r, rank).is_ok();
+        let left = expected.iter().copied().filter(|r| !is_there(r));
+        let (absent, missing): (Vec<Rank>, Vec<Rank>) = left.partition(|r| dumped.binary_search(r).is_ok());
         let first = call(members[0].timeline, members[0].event);
         let mixed = members.iter().any(|m| call(m.timeline, m.event).api != first.api);
         let state = if mixed {
@@ -206,8 +221,8 @@ fn match_group(
         } else {
             MatchState::FullyMatched
         };
-        out.push(Match {
-            group: group.clone(),
+        Match {
+            group: Arc::clone(&group),
             seq: seq as u32,
             api: first.api.clone(),
             flow: first.flow,
@@ -217,8 +232,9 @@ fn match_group(
             missing,
             absent,
             state,
-        });
-    }
+        }
+    };
+    rows.into_iter().enumerate().map(matched).collect()
 }
 
 /// For each element of `b` its partner in `a`: common ends first, then the longest common subsequence between them.
@@ -319,7 +335,7 @@ fn pair(timelines: &[Timeline], channel: Channel, seq: u32, members: &[Member]) 
         MatchState::FullyMatched
     };
     Match {
-        group: timelines[members[0].timeline as usize].groups[first.group as usize].clone(),
+        group: Arc::new(timelines[members[0].timeline as usize].groups[first.group as usize].clone()),
         seq,
         api: first.api.clone(),
         flow: Flow::Send,

@@ -22,6 +22,8 @@
 
 use std::collections::VecDeque;
 
+use rayon::prelude::*;
+
 use crate::collective::{Match, MatchState, Matching};
 use crate::op::{Kinds, Rank};
 use crate::rules::Flow;
@@ -189,7 +191,7 @@ pub(crate) fn sides(entry: &Match, rank: Rank, flow: Flow) -> (bool, bool) {
 
 impl<'t> Replay<'t> {
     fn new(timelines: &'t [Timeline], matching: &'t Matching) -> Self {
-        let walks = timelines.iter().map(walk_of).collect();
+        let walks = timelines.par_iter().map(walk_of).collect();
         let order = Ordering {
             receipts: timelines.iter().map(|t| vec![Receipt::Nothing; t.events.len()]).collect(),
             given_real: timelines.iter().map(|t| vec![false; t.events.len()]).collect(),
