@@ -17,6 +17,7 @@ mod summary;
 mod trend;
 
 use std::borrow::Cow;
+use std::cell::OnceCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -72,8 +73,8 @@ pub(crate) struct Walk<'a> {
     classes: Vec<Class>,
     first_backward: Option<u32>,
     last_backward: Option<u32>,
-    /// Bases (with number) of forwards whose gradient starts a run of backwards: losses.
-    losses: FxHashMap<u64, bool>,
+    /// See [`Walk::losses`]; the names of a rank without anything bad are never looked up.
+    losses: OnceCell<FxHashMap<u64, bool>>,
     modules_only: bool,
     /// No record has an output.
     inputs_only: bool,
@@ -137,15 +138,6 @@ impl<'a> Walk<'a> {
         let is_gradient = |c: &Class| *c != Class::Forward;
         let first_backward = classes.iter().position(is_gradient).map(|i| i as u32);
         let last_backward = classes.iter().rposition(is_gradient).map(|i| i as u32);
-        let mut losses = FxHashMap::default();
-        let mut before = Class::Forward;
-        for (i, &class) in classes.iter().enumerate() {
-            if class == Class::Backward && before == Class::Forward {
-                let name = unescape(index.entries[i].name(bytes));
-                losses.insert(key_of(&OpName::parse(&name)), losses.is_empty());
-            }
-            before = class;
-        }
         let is_module = |e: &crate::scan::Entry| {
             let name = e.name(bytes);
             name.starts_with(b"Module.") || name.starts_with(b"Cell.")
@@ -165,7 +157,7 @@ impl<'a> Walk<'a> {
             classes,
             first_backward,
             last_backward,
-            losses,
+            losses: OnceCell::new(),
             modules_only,
             inputs_only,
             rank,
@@ -197,6 +189,21 @@ impl<'a> Walk<'a> {
             intended_terminal: Vec::new(),
             chart,
         }
+    }
+
+    /// Bases (with number) of forwards whose gradient starts a run of backwards: losses. The first of all is true.
+    fn losses(&self) -> &FxHashMap<u64, bool> {
+        self.losses.get_or_init(|| {
+            let mut losses = FxHashMap::default();
+            let mut before = Class::Forward;
+            for (i, &class) in self.classes.iter().enumerate() {
+                if class == Class::Backward && before == Class::Forward {
+                    losses.insert(key_of(&OpName::parse(&self.name(i as u32))), losses.is_empty());
+                }
+                before = class;
+            }
+            losses
+        })
     }
 
     fn raw_name(&self, op: u32) -> &'a [u8] {
@@ -716,7 +723,7 @@ impl<'a> Walk<'a> {
             return;
         }
         let is_loss = name.direction == Direction::Forward
-            && self.losses.get(&key_of(name)).is_some_and(|&first| first || outputs.iter().all(|t| t.numel() == 1));
+            && self.losses().get(&key_of(name)).is_some_and(|&first| first || outputs.iter().all(|t| t.numel() == 1));
         let ends_a_segment = self.is_last_of_forward(i);
         if judgement == Judgement::Intended {
             if (is_loss || ends_a_segment) && outputs.iter().any(|t| t.numel() == 1) {

@@ -86,7 +86,7 @@ const NONE: u32 = u32::MAX;
 /// The forms of one part of a file.
 #[derive(Debug, Default)]
 pub(super) struct Forms {
-    forms: Vec<Form>,
+    known: Vec<Form>,
     /// Length of each piece.
     pieces: Vec<u32>,
     text: Vec<u8>,
@@ -104,7 +104,7 @@ impl Forms {
         if self.misses >= MISSES && self.hits < self.misses {
             return None;
         }
-        let likely = self.last.map_or([NONE; 2], |last| self.forms[last as usize].next);
+        let likely = self.last.map_or([NONE; 2], |last| self.known[last as usize].next);
         for form in likely {
             if let Some(laid) = self.lay(form, bytes, at) {
                 return Some(self.hit(laid));
@@ -125,14 +125,14 @@ impl Forms {
         self.hits += 1;
         self.follow(laid.form);
         let variant = self.variant(laid);
-        let form = &self.forms[laid.form as usize];
+        let form = &self.known[laid.form as usize];
         Fit { variant, end: laid.end, telling: form.telling | laid.non_finite, ascii: form.ascii }
     }
 
     #[inline]
     fn variant(&mut self, laid: Laid) -> Option<u32> {
         let nan = laid.nan?;
-        let known = &mut self.forms[laid.form as usize].variants;
+        let known = &mut self.known[laid.form as usize].variants;
         if let Some(&(_, variant)) = known.iter().find(|(of, _)| *of == nan) {
             return Some(variant);
         }
@@ -148,7 +148,7 @@ impl Forms {
     #[inline]
     fn follow(&mut self, form: u32) {
         if let Some(last) = self.last {
-            let next = &mut self.forms[last as usize].next;
+            let next = &mut self.known[last as usize].next;
             if next[0] != form {
                 *next = [form, next[0]];
             }
@@ -158,7 +158,7 @@ impl Forms {
 
     #[inline]
     fn lay(&self, id: u32, bytes: &[u8], at: usize) -> Option<Laid> {
-        let form = self.forms.get(id as usize)?;
+        let form = self.known.get(id as usize)?;
         let (mut non_finite, mut nan, mut are_numbers) = (false, Some(0u64), true);
         let mut start = form.text as usize;
         let lengths = &self.pieces[form.first as usize..form.last as usize];
@@ -170,31 +170,35 @@ impl Forms {
         start += length;
         for (blank, &length) in lengths[1..].iter().enumerate() {
             let length = length as usize;
-            let word = plain(bytes, at);
-            // A piece begins with what ends a word, so if it follows, the number was all there is.
-            if same(bytes, at + word.length, &self.text, start, length) {
-                // PERF: looked at once for the record, not branched on.
-                are_numbers &= word.is_number;
-                at += word.length;
-            } else {
-                let word = match read_blank(bytes, at) {
-                    Blank::Number(word) => word,
-                    Blank::NaN => {
-                        non_finite = true;
-                        nan = nan.filter(|_| blank < 64).map(|nan| nan | 1 << blank);
-                        NAN.len()
-                    }
-                    Blank::Infinite(word) => {
-                        (non_finite, nan) = (true, None);
-                        word
-                    }
-                    Blank::Other => return None,
-                };
-                if !same(bytes, at + word, &self.text, start, length) {
-                    return None;
+            // PERF: of a dump that went bad, most blanks are NaN; of any other, next to none.
+            if bytes.get(at) != Some(&NAN[0]) {
+                let word = plain(bytes, at);
+                // A piece begins with what ends a word, so if it follows, the number was all there is.
+                if same(bytes, at + word.length, &self.text, start, length) {
+                    // PERF: looked at once for the record, not branched on.
+                    are_numbers &= word.is_number;
+                    at += word.length + length;
+                    start += length;
+                    continue;
                 }
-                at += word;
             }
+            let word = match read_blank(bytes, at) {
+                Blank::Number(word) => word,
+                Blank::NaN => {
+                    non_finite = true;
+                    nan = nan.filter(|_| blank < 64).map(|nan| nan | 1 << blank);
+                    NAN.len()
+                }
+                Blank::Infinite(word) => {
+                    (non_finite, nan) = (true, None);
+                    word
+                }
+                Blank::Other => return None,
+            };
+            if !same(bytes, at + word, &self.text, start, length) {
+                return None;
+            }
+            at += word;
             at += length;
             start += length;
         }
@@ -204,7 +208,7 @@ impl Forms {
     /// Makes the record at `at..end` a form; its variant.
     pub(super) fn learn(&mut self, bytes: &[u8], at: usize, end: usize, name: &[u8]) -> Option<u32> {
         self.misses += 1;
-        let id = self.forms.len();
+        let id = self.known.len();
         if id >= KEPT || end - at > LONGEST || self.text.len() + (end - at) > KEPT_BYTES {
             self.last = None;
             return None;
@@ -224,7 +228,15 @@ impl Forms {
             self.text.extend_from_slice(piece);
         }
         self.text.extend_from_slice(&[0; MARGIN]);
-        self.forms.push(Form { text, first, last: self.pieces.len() as u32, telling, ascii, next: [NONE; 2], variants: SmallVec::new() });
+        self.known.push(Form {
+            text,
+            first,
+            last: self.pieces.len() as u32,
+            telling,
+            ascii,
+            next: [NONE; 2],
+            variants: SmallVec::new(),
+        });
         self.follow(id as u32);
         // As the next record of the form is read.
         self.lay(id as u32, bytes, at).and_then(|laid| self.variant(laid))

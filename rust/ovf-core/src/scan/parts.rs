@@ -95,14 +95,7 @@ fn enter(index: &mut Index, part: Part) -> Read<Reached> {
 }
 
 /// Reads from the name at `start` on; `number` is that of the part, whose forms are its own.
-fn read_part(
-    bytes: &[u8],
-    start: usize,
-    limit: Option<usize>,
-    number: usize,
-    asked: &Asked,
-    watch: &Watch,
-) -> Part {
+fn read_part(bytes: &[u8], start: usize, limit: Option<usize>, number: usize, asked: &Asked, watch: &Watch) -> Part {
     let mut part = Part {
         entries: Vec::new(),
         names: Vec::new(),

@@ -236,11 +236,9 @@ impl Walk<'_> {
 
     /// The roots worth keeping, and where each stands in the list.
     fn marks(&self, roots: &[NodeId]) -> (Vec<Mark>, FxHashMap<NodeId, u32>, u32) {
-        let mut reach: FxHashMap<NodeId, u32> = FxHashMap::default();
+        let mut reach = vec![0u32; roots.len()];
         for (id, &root) in roots.iter().enumerate() {
-            if self.graph.nodes[id].real || id as NodeId == root {
-                *reach.entry(root).or_default() += 1;
-            }
+            reach[root as usize] += u32::from(self.graph.nodes[id].real || id as NodeId == root);
         }
         let (mut harmful, mut healed, mut omitted) = (0, 0, 0);
         let (mut own, mut got) = (0, 0);
@@ -281,7 +279,7 @@ impl Walk<'_> {
                 phase: self.phase(node.op),
                 harm: node.harm,
                 container: self.containers.contains(&id),
-                reach: reach.get(&id).copied().unwrap_or(1),
+                reach: reach[id as usize].max(1),
                 recompute: self.recompute.contains(&id),
                 one_sided: self.one_sided.contains(&id),
                 conditions: if node.role == Role::Promoted { node.conditions.clone() } else { Vec::new() },
@@ -389,7 +387,12 @@ impl Walk<'_> {
         let mut found: Vec<Terminal> = Vec::new();
         let mut push = |symptom: Symptom, id: NodeId| {
             if let Some(mark) = mark_at(id) {
-                found.push(Terminal { symptom, at: self.op_ref(self.graph.node(id).op), mark, trail: trail_of(trails, id) });
+                found.push(Terminal {
+                    symptom,
+                    at: self.op_ref(self.graph.node(id).op),
+                    mark,
+                    trail: trail_of(trails, id),
+                });
             }
         };
         let mut norms: FxHashMap<u64, bool> = FxHashMap::default();
@@ -418,7 +421,7 @@ impl Walk<'_> {
                 continue;
             }
             let place = match phase {
-                Phase::Forward if node.scalar && self.losses.contains_key(&key_of(&name)) => 0,
+                Phase::Forward if node.scalar && self.losses().contains_key(&key_of(&name)) => 0,
                 Phase::Optimizer if is_norm(&name) => 1,
                 Phase::Optimizer if name.is_in_place() => 2,
                 Phase::Forward if self.is_last_of_forward(node.op) => 3,
