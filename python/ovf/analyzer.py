@@ -289,7 +289,7 @@ def trace_rank(
     else:
         found = _core.discover(path)
         index = choose([row[:2] for row in found], step, [path])[0]
-        text, outputs = _core.trace(path, index, one_rank(found[index][3], rank, path), rules=rules)
+        text, outputs = _core.trace(path, index, one_rank(found[index][-1], rank, path), rules=rules)
     data = json.loads(text)
     anomalies = [_anomaly(a, o) for a, o in zip(data["anomalies"], outputs, strict=True)]
     warnings = []
