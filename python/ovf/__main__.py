@@ -41,7 +41,14 @@ def _leave(code: object) -> None:
     import atexit  # noqa: PLC0415 - built in
 
     threading = sys.modules.get("threading")
-    watched = sys.gettrace() is not None or sys.getprofile() is not None or sys.flags.inspect or sys.flags.interactive
+    monitoring = getattr(sys, "monitoring", None)  # from Python 3.12 on
+    watched = (
+        sys.gettrace() is not None
+        or sys.getprofile() is not None
+        or sys.flags.inspect
+        or sys.flags.interactive
+        or (monitoring is not None and any(monitoring.get_tool(tool) for tool in range(6)))
+    )
     alone = threading is not None and threading.active_count() == 1
     run_exit_functions = getattr(atexit, "_run_exitfuncs", None)
     plain = sys.argv[1:2] == ["check"] and "ovf.remote" not in sys.modules
