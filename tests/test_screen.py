@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 import ovf
+from ovf.render.line import Line, Screen
 from ovf.render.map import map_rows
 from ovf.render.text import render
 from small import INF, NAN, collective, grad, loss_chain, op, recv, scalar, t, write_rank, write_step
@@ -21,10 +21,8 @@ HALF, FULL = "torch.float16", "torch.float32"
 def screen(path, *, width=100, encoding="utf-8"):
     buffer = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="strict")
     report = ovf.find_first_overflow(path, also=["strip"])
-    console = Console(file=buffer, width=width)
-    for row in map_rows(report, console):
-        console.print(row, soft_wrap=True, highlight=False)
-    buffer.flush()
+    screen = Screen(buffer, width)
+    screen.show(map_rows(report, screen))
     return report, buffer.buffer.getvalue().decode(encoding).splitlines()
 
 
@@ -82,11 +80,105 @@ def test_hostile_names_on_the_screen(tmp_path):
     path = write_rank(tmp_path / "step0" / "rank0", {name: op([t(1.0, 0.0)], [t(NAN, NAN)]), **loss_chain()})
     report = ovf.find_first_overflow(path, also=["strip", "near", "levels"])
     buffer = io.StringIO()
-    render(report, Console(file=buffer, width=120), seconds=0.0, top=1, verbose=True)
+    render(report, Screen(buffer, width=120), seconds=0.0, top=1, verbose=True)
     text = buffer.getvalue()
     assert "\x1b" not in text
     assert "\u202e" not in text
     assert "[bold]" in text
+
+
+# --- lines and screens: what rich makes of the same ---------------------------------------------------------------------
+
+STYLES = ["", "bold", "dim", "default", "red", "green", "yellow", "magenta", "cyan", "bold red", "bold green"]
+PARTS = [
+    [("a line", "")],
+    [("", ""), ("after nothing", "dim")],
+    [("one", ""), ("two", ""), ("three", "red"), ("", "cyan"), ("four", "red"), ("five", ""), ("six", "bold magenta")],
+    [("[bold]no markup[/bold] :smile: \\[x]", ""), ("123 'text' http://x.y/z None", "dim")],
+    [("wide " * 60, "yellow"), ("   ", "")],
+]
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("colored", [True, False])
+def test_a_line_is_what_rich_would_print(style, colored):
+    from rich.console import Console
+    from rich.text import Text
+
+    for parts in PARTS:
+        ours, theirs = Line(parts[0][0], style=style), Text(parts[0][0], style=style)
+        for text, own in parts[1:]:
+            ours.append(text, style=own)
+            theirs.append(text, style=own)
+        for styled in (True, False):
+            buffers = io.StringIO(), io.StringIO()
+            Screen(buffers[0], 80, styled=styled, colored=colored).show([ours])
+            system = "standard" if styled else None
+            console = Console(
+                file=buffers[1], width=80, force_terminal=styled, color_system=system, no_color=not colored
+            )
+            console.print(theirs, soft_wrap=True, highlight=False)
+            assert buffers[0].getvalue() == buffers[1].getvalue()
+        assert ours.plain == theirs.plain
+
+
+def test_control_characters_in_a_line_are_visible():
+    line = Line("a\x1b[31mb\x07\x9b1m", style="red")
+    line.append("\x00\r")
+    assert line.plain == "a\\x1b[31mb\\x07\\x9b1m\\x00\\x0d"
+    assert line.ansi(colored=True) == f"\x1b[31m{line.plain}\x1b[0m"
+
+
+class Stdout(io.StringIO):
+    """A standard output that is a terminal or not."""
+
+    def __init__(self, *, tty):
+        super().__init__()
+        self.tty = tty
+
+    def isatty(self):
+        return self.tty
+
+
+@pytest.mark.parametrize("tty", [True, False])
+@pytest.mark.parametrize("color", ["auto", "always", "never"])
+@pytest.mark.parametrize(
+    "env",
+    [
+        {},
+        {"TERM": "dumb"},
+        {"TERM": "unknown"},
+        {"TERM": "xterm"},
+        {"NO_COLOR": "1"},
+        {"NO_COLOR": ""},
+        {"FORCE_COLOR": "1"},
+        {"FORCE_COLOR": "1", "NO_COLOR": "1"},
+        {"FORCE_COLOR": "1", "TERM": "dumb"},
+        {"COLUMNS": "57"},
+        {"COLUMNS": "many"},
+    ],
+    ids=str,
+)
+def test_a_screen_goes_by_the_signs_that_rich_goes_by(tty, color, env, monkeypatch):
+    from rich.console import Console
+
+    from ovf.cli.screen import screen_for
+
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "TTY_COMPATIBLE", "COLORTERM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"TERM": "xterm-256color", **env}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("sys.stdout", Stdout(tty=tty))
+    screen = screen_for(color)
+    options = {
+        "always": {"force_terminal": True, "color_system": "standard"},
+        "never": {"no_color": True},
+        "auto": {} if tty else {"width": 400},
+    }
+    console = Console(**options[color])
+    assert screen.styled == (console.color_system is not None)
+    assert screen.colored == (not console.no_color)
+    assert screen.width == console.width
 
 
 def test_many_unreadable_ranks_are_folded(tmp_path):
@@ -97,7 +189,7 @@ def test_many_unreadable_ranks_are_folded(tmp_path):
 
     def lines(*, verbose):
         buffer = io.StringIO()
-        render(report, Console(file=buffer, width=120), seconds=0.0, top=1, verbose=verbose)
+        render(report, Screen(buffer, width=120), seconds=0.0, top=1, verbose=verbose)
         return [x for x in buffer.getvalue().splitlines() if x.startswith("UNREADABLE") or "more, ranks" in x]
 
     assert lines(verbose=False)[8:] == ["  (+19 more, ranks 11-29, -v)"]

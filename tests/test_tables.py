@@ -301,7 +301,7 @@ def test_export_refuses(args, says, tmp_path):
 
 
 def test_export_of_a_cut_dump_is_written_and_exits_2(tmp_path):
-    step = write_step(tmp_path / "step0", {0: loss_chain(), 1: loss_chain()})
+    step = write_step(tmp_path / "dump" / "step0", {0: loss_chain(), 1: loss_chain()})
     file = step / "rank1" / "dump.json"
     file.write_text(file.read_text()[:-40])
     done = run("export", step, "-o", tmp_path / "x.csv")

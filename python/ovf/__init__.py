@@ -17,21 +17,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ovf._core import DumpFormatError, OvfError, RulesError
     from ovf.analyzer import cross_rank, find_first_overflow, op_table, steps, trace_rank
-    from ovf.report import (
-        Before,
-        Communication,
-        Finding,
-        Frame,
-        Hint,
-        Levels,
-        NearMiss,
-        Note,
-        PathStep,
-        RankSummary,
-        Report,
-        Unreadable,
-        Value,
-    )
+    from ovf.evidence import Note, RankSummary, Unreadable
+    from ovf.extra import Levels, NearMiss
+    from ovf.finding import Before, Finding, Frame, Hint, Value
+    from ovf.report import Report
+    from ovf.spread import Communication, PathStep
     from ovf.step import StepSummary
     from ovf.summaries import summarize
 
@@ -47,20 +37,20 @@ _HOME = {
     "steps": "ovf.analyzer",
     "summarize": "ovf.summaries",
     "trace_rank": "ovf.analyzer",
-    "Before": "ovf.report",
-    "Communication": "ovf.report",
-    "Finding": "ovf.report",
-    "Frame": "ovf.report",
-    "Hint": "ovf.report",
-    "Levels": "ovf.report",
-    "NearMiss": "ovf.report",
-    "Note": "ovf.report",
-    "PathStep": "ovf.report",
-    "RankSummary": "ovf.report",
+    "Before": "ovf.finding",
+    "Communication": "ovf.spread",
+    "Finding": "ovf.finding",
+    "Frame": "ovf.finding",
+    "Hint": "ovf.finding",
+    "Levels": "ovf.extra",
+    "NearMiss": "ovf.extra",
+    "Note": "ovf.evidence",
+    "PathStep": "ovf.spread",
+    "RankSummary": "ovf.evidence",
     "Report": "ovf.report",
-    "Unreadable": "ovf.report",
+    "Unreadable": "ovf.evidence",
     "StepSummary": "ovf.step",
-    "Value": "ovf.report",
+    "Value": "ovf.finding",
 }
 
 __all__ = [

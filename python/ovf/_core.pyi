@@ -53,8 +53,8 @@ class Progress:
 
 _Path: TypeAlias = str | os.PathLike[str]
 
-def discover(path: _Path | Sequence[_Path]) -> list[tuple[int | None, str, os.PathLike[str], list[int]]]:
-    """Steps below `path` (or below all of several paths): number, label, folder, ranks.
+def discover(path: _Path | Sequence[_Path]) -> list[tuple[int | None, str, list[int]]]:
+    """Steps below `path` (or below all of several paths): number, label, ranks.
 
     Raises:
         FileNotFoundError: The path does not exist.

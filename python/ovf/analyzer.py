@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
-import threading
 import zlib
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from ovf import _core
-from ovf.report import Origin, Report
-from ovf.step import StepSummary, last_good
+from ovf.report import Report
+from ovf.seen import seen_of, settled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+
+    from ovf.step import StepSummary
+    from ovf.ticker import Counting
 
     Extra = Literal["near", "levels", "strip"]
     StrPath = str | os.PathLike[str]
@@ -26,9 +28,6 @@ if _core.DEBUG_BUILD:
     import warnings
 
     warnings.warn("ovf was built without optimisation and is slow", RuntimeWarning, stacklevel=2)
-
-#: Seconds between two calls of a progress function.
-_PROGRESS_SECONDS = 0.1
 
 
 def find_first_overflow(
@@ -116,7 +115,7 @@ def find_first_overflow(
     seen: list[dict[str, Any]] = []
     how: dict[str, Any] = {"ranks": wanted, "rules": rules, "threads": threads, "map": mapped, "wants": wants}
     index = chosen[0]
-    with Ticker(counters, progress):
+    with telling(counters, progress):
         for index in chosen:
             text, records, atlas = _core.analyze(paths, index, **how, chart=chart, progress=counters)
             data = json.loads(text)
@@ -126,11 +125,20 @@ def find_first_overflow(
     return Report(
         settled(data, seen, len(chosen)),
         records,
-        origin=Origin(paths, index, wanted, rules, threads, mapped),
-        source=[Path(p) for p in paths],
+        ops=functools.partial(_core.op_table, paths, [index], ranks=wanted, rules=rules, threads=threads, map=mapped),
+        source=paths,
         allow_incomplete_ranks=allow_incomplete_ranks,
         atlas=atlas or functools.partial(_atlas, paths, index, how, zlib.crc32(text.encode())),
     )
+
+
+def telling(counters: Counting, call: Callable[[int, int], None] | None) -> contextlib.AbstractContextManager[None]:
+    """Calls the progress function, if there is one, from a thread of its own while the analysis runs."""
+    if call is None:
+        return contextlib.nullcontext()
+    from ovf.ticker import Ticker  # noqa: PLC0415 - only where somebody looks
+
+    return Ticker(counters, call)
 
 
 def _atlas(paths: list[StrPath], index: int, how: dict[str, Any], checksum: int) -> str:
@@ -140,14 +148,6 @@ def _atlas(paths: list[StrPath], index: int, how: dict[str, Any], checksum: int)
         msg = f"{', '.join(map(str, paths))}: the dump has changed since it was analysed; analyse it again"
         raise ValueError(msg)
     return atlas or ""
-
-
-def seen_of(data: dict[str, Any]) -> dict[str, Any]:
-    """What is remembered of a step that was looked at."""
-    first, trend = data["first"], data.get("trend") or {}
-    value = {name: (trend.get(name) or {}).get("value") for name in ("loss", "gradient_norm")}
-    place = {k: first[k] for k in ("rank", "op_name", "exec_order")} if first else None
-    return {"step": data["step"], "step_label": data["step_label"], "verdict": data["verdict"], "first": place, **value}
 
 
 def steps(
@@ -182,8 +182,10 @@ def steps(
     wanted = sorted(set(ranks)) if ranks is not None else None
     how: dict[str, Any] = {"ranks": wanted, "rules": rules, "threads": threads, "map": may_map(mmap)}
     counters = _core.Progress()
-    with Ticker(counters, progress):
+    with telling(counters, progress):
         text = _core.overview(paths, chosen, **how, progress=counters)
+    from ovf.step import StepSummary  # noqa: PLC0415 - only for this question
+
     return [StepSummary.from_json(data) for data in json.loads(text)]
 
 
@@ -287,7 +289,7 @@ def trace_rank(
     else:
         found = _core.discover(path)
         index = choose([row[:2] for row in found], step, [path])[0]
-        text, outputs = _core.trace(path, index, one_rank(found[index][3], rank, path), rules=rules)
+        text, outputs = _core.trace(path, index, one_rank(found[index][-1], rank, path), rules=rules)
     data = json.loads(text)
     anomalies = [_anomaly(a, o) for a, o in zip(data["anomalies"], outputs, strict=True)]
     warnings = []
@@ -395,16 +397,6 @@ def one_rank(there: Sequence[int], rank: int | None, path: StrPath) -> int:
     return rank
 
 
-def settled(data: dict[str, Any], seen: list[dict[str, Any]], asked: int) -> dict[str, Any]:
-    """The report of the last step that was looked at, with all that were; `asked` is the number that should be."""
-    if data["verdict"] == "no_evidence" and any(s["verdict"] == "clean" for s in seen):
-        data["verdict"], data["incomplete"] = "clean", True
-    data["steps"] = seen
-    data["steps_omitted"] = asked - len(seen)
-    data["last_good"] = last_good(seen)
-    return data
-
-
 #: How the names of archives end.
 _ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.zst", ".tzst", ".zip")
 
@@ -413,42 +405,3 @@ def is_elsewhere(path: StrPath) -> bool:
     """Whether a path is a URL or an archive."""
     text = os.fspath(path)
     return "://" in text or "::" in text or (text.lower().endswith(_ARCHIVES) and os.path.isfile(text))  # noqa: PTH113 - no Path for a URL
-
-
-class _Counting(Protocol):
-    @property
-    def bytes(self) -> int: ...
-    @property
-    def total(self) -> int: ...
-
-
-class Ticker:
-    """Calls the progress function from a thread of its own while the analysis runs."""
-
-    def __init__(self, counters: _Counting, call: Callable[[int, int], None] | None) -> None:
-        """Nothing runs yet; without `call` nothing ever does."""
-        self._counters = counters
-        self._call = call
-        self._done = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def __enter__(self) -> None:
-        """Start."""
-        if self._call is not None:
-            self._thread = threading.Thread(target=self._run, name="ovf-progress", daemon=True)
-            self._thread.start()
-
-    def _run(self) -> None:
-        while not self._done.wait(_PROGRESS_SECONDS):
-            self._tell()
-
-    def _tell(self) -> None:
-        if self._call is not None:
-            self._call(self._counters.bytes, self._counters.total)
-
-    def __exit__(self, *_: object) -> None:
-        """Call once more, with the last numbers."""
-        self._done.set()
-        if self._thread is not None:
-            self._thread.join()
-        self._tell()

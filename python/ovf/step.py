@@ -1,16 +1,14 @@
-"""The steps of a dump root side by side: frozen views of what `ovf steps --json` prints (see docs/report.md)."""
+"""The steps of a dump root side by side: frozen tuples with names, views of what `ovf steps --json` prints (see docs/report.md)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(NamedTuple):
     """A number that people follow from step to step.
 
     Attributes:
@@ -21,7 +19,7 @@ class Reading:
     """
 
     value: float
-    count: int
+    count: int  # type: ignore[assignment]  # a field that a tuple has as a method
     rank: int
     op_name: str | None
     exec_order: int | None
@@ -34,8 +32,7 @@ class Reading:
         return cls(float(data["value"]), data["count"], data["rank"], data["op_name"], data["exec_order"])
 
 
-@dataclass(frozen=True)
-class FirstSummary:
+class FirstSummary(NamedTuple):
     """The first overflow of a step in short; the fields of a `Finding`."""
 
     rank: int
@@ -47,8 +44,7 @@ class FirstSummary:
     module: str | None
 
 
-@dataclass(frozen=True)
-class StepSummary:
+class StepSummary(NamedTuple):
     """One step in short.
 
     Attributes:
@@ -85,12 +81,3 @@ class StepSummary:
             "gradient_norm": Reading.from_json(data["gradient_norm"]),
         }
         return cls(**{**data, **made})
-
-
-def last_good(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """The last clean step in front of the first one with an overflow, or `None`; `steps` as in the JSON contract."""
-    bad = next((i for i, s in enumerate(steps) if s["verdict"] == "overflow"), None)
-    if bad is None:
-        return None
-    good = next((s for s in reversed(steps[:bad]) if s["verdict"] == "clean"), None)
-    return {k: good[k] for k in ("step", "step_label", "loss", "gradient_norm")} if good else None

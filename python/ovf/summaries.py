@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from ovf import _core
 from ovf.analyzer import choose, listed, local, may_map
-from ovf.report import refuse_inside
+from ovf.output import homes, refuse_inside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -89,7 +89,7 @@ def summarize(
 def write_all(summaries: Iterable[Summary], output: StrPath, path: StrPaths) -> list[Path]:
     """Write summaries of `path` into `output`; errors as for `summarize`."""
     root = Path(output)
-    dumps = [folder for p in listed(path) for folder in _home(Path(p))]
+    dumps = homes(listed(path))
     made = []
     for summary in summaries:
         target = root / summary.name
@@ -161,12 +161,6 @@ def _summary(row: tuple[Any, ...], source: tuple[Any, ...], rules: StrPath | Non
         msg = f"{dump}: the summary names a step folder outside the output, {told['step_label']!r}"
         raise ValueError(msg)
     return Summary(name, rank, told["step_label"], content, told["bytes"], _line(told["unreadable"]))
-
-
-def _home(path: Path) -> list[Path]:
-    """Where nothing is written: the path, and of a rank folder its step."""
-    folder = path.absolute().parent if path.is_file() else path.absolute()
-    return [path, folder.parent] if folder.name.startswith(("rank", "proc", "pid")) else [path]
 
 
 def _line(unreadable: dict[str, Any] | None) -> str | None:

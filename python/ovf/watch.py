@@ -33,9 +33,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ovf import _core
-from ovf.analyzer import listed, seen_of
+from ovf.analyzer import listed
 from ovf.report import Report
-from ovf.step import last_good
+from ovf.seen import last_good, seen_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -303,7 +303,7 @@ class Watch:
         return Report(
             data,
             records,
-            source=[Path(p) for p in self._paths],
+            source=self._paths,
             allow_incomplete_ranks=self._allow_incomplete,
             atlas=lambda: reduce(chart=True)[2] or "",
         )

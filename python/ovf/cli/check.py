@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import ovf
@@ -24,10 +23,11 @@ from ovf.cli.options import (
     step_option,
     threads_option,
 )
-from ovf.cli.screen import complain, console_for, progress_bar, write_output
+from ovf.cli.screen import complain, progress_bar, screen_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from ovf.analyzer import Extra
     from ovf.report import Report
@@ -101,8 +101,8 @@ if TYPE_CHECKING:
     help="auto: only on a terminal; NO_COLOR and FORCE_COLOR count.",
 )
 def check(
-    paths: tuple[Path, ...],
-    input_path: Path | None,
+    paths: tuple[str, ...],
+    input_path: str | None,
     output: Path | None,
     form: str,
     as_json: bool,
@@ -133,8 +133,7 @@ def check(
     Exit status: 0 clean, 1 overflow, 2 usage, unreadable input, nothing to judge, or incomplete evidence.
     """
     dump = [] if hosts and not paths and input_path is None else paths_of(paths, input_path)
-    folders = local_folders(dump)
-    if watch and (engine != "local" or hosts or len(folders) < len(dump)):
+    if watch and (engine != "local" or hosts or len(local_folders(dump)) < len(dump)):
         msg = "--watch looks at local folders; leave --engine, URLs and archives out"
         raise click.UsageError(msg)
     if as_json and form not in {"text", "json"}:
@@ -179,17 +178,17 @@ def check(
                 hosts=hosts or None,
             )
     seconds = time.perf_counter() - started
+    folders = [] if output is None and form != "msprobe" else local_folders(dump)
     to_folder = output is not None and not output.suffix
     if output is not None and not to_folder and form != "msprobe":
-        _write_file(report, form, output, folders, seconds=seconds, top=top, verbose=verbose)
+        _write_file(report, form, output, folders, parents=False, seconds=seconds, top=top, verbose=verbose)
     elif not quiet and form != "msprobe" and not (to_folder and form != "text"):
         _print(report, form, seconds=seconds, top=top, verbose=verbose, color=color)
     if form == "msprobe" or (to_folder and form == "text"):
-        _write_msprobe(report, output if to_folder and output else output or Path("output"), folders, quiet=quiet)
+        _write_msprobe(report, output, folders, quiet=quiet)
     elif to_folder and output is not None:
-        output.mkdir(parents=True, exist_ok=True)
         target = output / (f"ovf_report.{form}" if form != "trace" else "ovf_trace.json")
-        _write_file(report, form, target, folders, seconds=seconds, top=top, verbose=verbose)
+        _write_file(report, form, target, folders, parents=True, seconds=seconds, top=top, verbose=verbose)
         complain(f"wrote {target}", quiet=quiet)
     code = report.exit_code
     sys.exit(0 if exit_zero and code == 1 else code)
@@ -217,29 +216,40 @@ def _print(report: Report, form: str, *, seconds: float, top: int, verbose: bool
         return
     from ovf.render.text import render  # noqa: PLC0415 - only for this form
 
-    render(report, console_for(color), seconds=seconds, top=top, verbose=verbose)
+    render(report, screen_for(color), seconds=seconds, top=top, verbose=verbose)
 
 
 def _write_file(
-    report: Report, form: str, path: Path, dump: Sequence[Path], *, seconds: float, top: int, verbose: bool
+    report: Report,
+    form: str,
+    path: Path,
+    dump: Sequence[Path],
+    *,
+    parents: bool,
+    seconds: float,
+    top: int,
+    verbose: bool,
 ) -> None:
     text = _data(report, form)
     if text is None:
         import io  # noqa: PLC0415 - only for this form
 
-        from rich.console import Console  # noqa: PLC0415 - only for this form
-
+        from ovf.render.line import Screen  # noqa: PLC0415 - only for this form
         from ovf.render.text import render  # noqa: PLC0415 - only for this form
 
         buffer = io.StringIO()
-        render(report, Console(file=buffer, width=160), seconds=seconds, top=top, verbose=verbose)
+        render(report, Screen(buffer, width=160), seconds=seconds, top=top, verbose=verbose)
         text = buffer.getvalue()
-    write_output(path, text, dump)
+    from ovf.output import write_new  # noqa: PLC0415 - only for a file
+
+    write_new(path, text, dump, parents=parents)
 
 
-def _write_msprobe(report: Report, folder: Path, dump: Sequence[Path], *, quiet: bool) -> None:
+def _write_msprobe(report: Report, folder: Path | None, dump: Sequence[Path], *, quiet: bool) -> None:
+    from pathlib import Path  # noqa: PLC0415 - only for this form
+
     from ovf.render import msprobe  # noqa: PLC0415 - only for this form
 
-    made = msprobe.write(report, folder, dump)
+    made = msprobe.write(report, folder or Path("output"), dump)
     if not quiet:
         click.echo(msprobe.NOTHING if made is None else f"wrote {made}")

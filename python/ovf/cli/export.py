@@ -46,8 +46,8 @@ _FORMS = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "par
 @threads_option
 @click.option("--allow-incomplete-ranks", is_flag=True, help="Exit 0 even if some dump could not be read to its end.")
 def export(
-    paths: tuple[Path, ...],
-    input_path: Path | None,
+    paths: tuple[str, ...],
+    input_path: str | None,
     output: Path | None,
     table: str,
     form: str | None,
@@ -76,7 +76,7 @@ def export(
     elif form == "parquet":
         _write_parquet(found, output, dump)
     else:
-        from ovf.report import write_new  # noqa: PLC0415 - the core is not needed for --help
+        from ovf.output import write_new  # noqa: PLC0415 - only for a file
 
         write_new(output, found.text(form), dump)
     if output is not None:
@@ -99,9 +99,9 @@ def _form(form: str | None, output: Path | None) -> str:
     return form
 
 
-def _write_parquet(table: Table, output: Path, dump: Sequence[Path]) -> None:
+def _write_parquet(table: Table, output: Path, dump: Sequence[str]) -> None:
     """Row group by row group with pyarrow; at once with polars where only that is installed."""
-    from ovf.report import check_new  # noqa: PLC0415 - the core is not needed for --help
+    from ovf.output import check_new  # noqa: PLC0415 - only for a file
 
     check_new(output, dump)
     try:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ovf.cli.framework import click
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
 
 def parse_ranks(_ctx: click.Context, _param: click.Parameter, value: str | None) -> list[int] | None:
@@ -48,21 +49,43 @@ def parse_hosts(_ctx: click.Context, _param: click.Parameter, values: tuple[str,
     return hosts
 
 
-class Place(click.Path):
-    """A local path, or a URL as it was typed (a `Path` would take one of its slashes)."""
+class File(click.Path):
+    """A local path as a `Path`, there or not."""
 
-    def __init__(self) -> None:
-        """Any path, there or not."""
-        super().__init__(path_type=Path)
+    def coerce_path_result(self, value: str | os.PathLike[str]) -> Any:  # noqa: ANN401 - click's signature
+        """Make it one; `pathlib` takes its time and is not imported for the declaration."""
+        from pathlib import Path  # noqa: PLC0415 - only for an option that is given
+
+        return Path(value)
+
+
+class Place(click.Path):
+    """Where a dump lies: a local path without the parts that say nothing (`./a//b/` is `a/b`), or a URL as typed."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ANN401, ARG002 - click's signature
+        """As a `Path` would be written, without the import of `pathlib`."""
+        text: str = os.fspath(value)
+        if "://" in text or "::" in text:
+            return text
+        if os.name != "posix":
+            from pathlib import Path  # noqa: PLC0415 - drives and backslashes are its business
+
+            return str(Path(text))
+        root = "" if not text.startswith("/") else "//" if text.startswith("//") and text[2:3] != "/" else "/"
+        return root + "/".join(part for part in text.split("/") if part not in {"", "."}) or "."
+
+
+class NewFile(File):
+    """A file or folder to be made."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - click's signature
-        """A URL stays text."""
-        if isinstance(value, str) and ("://" in value or "::" in value):
-            return value
+        """`-` is standard output to many programs: a file of that name was not meant."""
+        if value == "-":
+            self.fail("- is no name for a file; standard output cannot be chosen here", param, ctx)
         return super().convert(value, param, ctx)
 
 
-def path_of(path: Path | None, input_path: Path | None) -> Path:
+def path_of(path: str | None, input_path: str | None) -> str:
     """The dump, given one way or the other."""
     if (path is None) == (input_path is None):
         msg = "give the dump once: as PATH or with -i/--input_path"
@@ -75,15 +98,17 @@ def path_of(path: Path | None, input_path: Path | None) -> Path:
     return chosen
 
 
-def paths_of(paths: tuple[Path, ...], input_path: Path | None) -> list[Path]:
+def paths_of(paths: tuple[str, ...], input_path: str | None) -> list[str]:
     """The dump, given one way or the other, in one place or several."""
     if not paths or input_path is not None:
         return [path_of(paths[0] if paths else None, input_path)]
     return [path_of(path, None) for path in paths]
 
 
-def local_folders(dump: Sequence[Path | str]) -> list[Path]:
+def local_folders(dump: Sequence[str]) -> list[Path]:
     """Where nothing may be written: the dump's places but for URLs and archives."""
+    from pathlib import Path  # noqa: PLC0415 - only for an output
+
     from ovf.analyzer import is_elsewhere  # noqa: PLC0415 - the core is not needed for --help
 
     return [Path(place) for place in dump if not is_elsewhere(place)]
@@ -101,15 +126,15 @@ input_option = click.option(
 )
 rules_option = click.option(
     "--rules",
-    type=click.Path(path_type=Path),
+    type=File(),
     help="A JSON file of rules laid over the built-in ones.",
 )
 
 
-def output_option(text: str) -> Callable[[Any], Any]:
-    """The -o option, spelled as msprobe users type it."""
+def output_option(text: str, *, dash: bool = False) -> Callable[[Any], Any]:
+    """The -o option, spelled as msprobe users type it; `dash` where `-` means standard output."""
     names = ("-o", "--output_path", "--output-path", "output")
-    return click.option(*names, type=click.Path(path_type=Path), help=text)
+    return click.option(*names, type=File() if dash else NewFile(), help=text)
 
 
 step_option = click.option("--step", help="Only this step: its number or folder.")

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 @rules_option
 @click.option("--json", "as_json", is_flag=True, help="Print the JSON instead of the table.")
 def ranks(
-    paths: tuple[Path, ...],
-    input_path: Path | None,
+    paths: tuple[str, ...],
+    input_path: str | None,
     output: Path | None,
     step: str | None,
     rules: Path | None,
@@ -43,7 +43,7 @@ def ranks(
         table = ovf.cross_rank(dump, step=step, rules=rules)
         json_out(table, output, "cross_rank_analysis.json", local_folders(dump))
         sys.exit(1 if table else 0)
-    from ovf.render.text import communications_table  # noqa: PLC0415 - only for this form
+    from ovf.render.communications import communications_table  # noqa: PLC0415 - only for this form
 
     report = ovf.find_first_overflow(dump, step=step, rules=rules)
     console = console_for()

@@ -11,6 +11,7 @@ from ovf.cli.options import (
     exit_zero_option,
     incomplete_option,
     input_option,
+    local_folders,
     output_option,
     paths_argument,
     paths_of,
@@ -21,6 +22,7 @@ from ovf.cli.options import (
     threads_option,
 )
 from ovf.cli.screen import complain, progress_bar
+from ovf.output import check_new, write_new
 
 
 @click.command()
@@ -35,8 +37,8 @@ from ovf.cli.screen import complain, progress_bar
 @exit_zero_option
 @quiet_option
 def report(
-    paths: tuple[Path, ...],
-    input_path: Path | None,
+    paths: tuple[str, ...],
+    input_path: str | None,
     output: Path | None,
     step: str | None,
     ranks: list[int] | None,
@@ -54,8 +56,7 @@ def report(
     target = output or Path("ovf_report.html")
     if target.is_dir() or not target.suffix:
         target /= "ovf_report.html"
-    if target.exists():
-        raise FileExistsError(17, "exists", str(target))
+    check_new(target, local_folders(dump))
     with progress_bar(quiet=quiet) as progress:
         found = ovf.find_first_overflow(
             dump,
@@ -67,8 +68,7 @@ def report(
             chart=True,
             progress=progress,
         )
-    target.parent.mkdir(parents=True, exist_ok=True)
-    found.to_html(target)
+    write_new(target, found.html(), local_folders(dump), parents=True)
     complain(f"wrote {target}", quiet=quiet)
     code = found.exit_code
     sys.exit(0 if exit_zero and code == 1 else code)

@@ -10,6 +10,7 @@ from ovf.cli.framework import click
 from ovf.cli.options import (
     exit_zero_option,
     input_option,
+    local_folders,
     output_option,
     paths_argument,
     paths_of,
@@ -17,7 +18,7 @@ from ovf.cli.options import (
     rules_option,
     threads_option,
 )
-from ovf.cli.screen import USAGE, console_for, json_out, progress_bar
+from ovf.cli.screen import USAGE, json_out, progress_bar, screen_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
 @exit_zero_option
 @click.option("--json", "as_json", is_flag=True, help="Print the JSON instead of the table.")
 def steps(
-    paths: tuple[Path, ...],
-    input_path: Path | None,
+    paths: tuple[str, ...],
+    input_path: str | None,
     output: Path | None,
     ranks: list[int] | None,
     rules: Path | None,
@@ -54,13 +55,11 @@ def steps(
     if as_json or output is not None:
         from ovf.render.steps import steps_json  # noqa: PLC0415 - only for this form
 
-        json_out(steps_json(found), output, "ovf_steps.json", dump)
+        json_out(steps_json(found), output, "ovf_steps.json", local_folders(dump))
     else:
         from ovf.render.steps import overview  # noqa: PLC0415 - only for this form
 
-        console = console_for()
-        for line in overview(found):
-            console.print(line, soft_wrap=True, highlight=False)
+        screen_for().show(overview(found))
     verdicts = {s.verdict for s in found}
     incomplete = any(s.incomplete for s in found) and not allow_incomplete_ranks
     if incomplete or verdicts == {"no_evidence"}:

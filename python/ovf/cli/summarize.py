@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @click.command()
 @paths_argument
 @input_option
-@output_option("Folder that gets <step>/rank<R>.ovfs, or - for a tar archive on standard output.")
+@output_option("Folder that gets STEP/rankR.ovfs, or - for a tar archive on standard output.", dash=True)
 @step_option
 @ranks_option
 @rules_option
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 @incomplete_option
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
 def summarize(
-    paths: tuple[Path, ...],
-    input_path: Path | None,
+    paths: tuple[str, ...],
+    input_path: str | None,
     output: Path | None,
     step: str | None,
     ranks: list[int] | None,

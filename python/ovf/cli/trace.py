@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 @step_option
 @rules_option
 def trace(
-    path: Path | None,
-    input_path: Path | None,
+    path: str | None,
+    input_path: str | None,
     rank: int | None,
     output: Path | None,
     step: str | None,

@@ -8,10 +8,11 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from ovf import _core
-from ovf.analyzer import Ticker, choose, listed, one_rank, seen_of, settled
+from ovf.analyzer import choose, listed, one_rank, telling
 from ovf.remote.place import files_of, source_of
 from ovf.remote.source import Request
 from ovf.report import Report
+from ovf.seen import seen_of, settled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -51,7 +52,7 @@ def first_overflow(
         msg = "several paths are read together only where all are local folders; give one URL or archive, or one path to Ray"
         raise ValueError(msg)
     place = paths[0] if paths else None
-    with _source(place, engine, folders, storage_options, mmap=mmap) as source, Ticker(request.counters, progress):
+    with _source(place, engine, folders, storage_options, mmap=mmap) as source, telling(request.counters, progress):
         found = source.steps(request)
         chosen = choose([(s.number, s.label) for s in found], step, [source.path])
         seen: list[dict[str, Any]] = []

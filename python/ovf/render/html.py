@@ -27,7 +27,9 @@ from ovf.render.words import KINDS, bytes_text, module_name, number, plural, pri
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ovf.report import Communication, Finding, Report, Value
+    from ovf.finding import Finding, Value
+    from ovf.report import Report
+    from ovf.spread import Communication
 
 _PAGE = Path(__file__).parent / "page"
 _SCRIPTS = ("atlas.js", "map.js", "controls.js", "page.js")

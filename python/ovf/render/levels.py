@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.text import Text
-
+from ovf.render.line import Line
 from ovf.render.words import number, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ovf.report import Report
+    from ovf.extra import Levels
 
 _SHOWN = 8
 _SCENES = {
@@ -23,29 +22,26 @@ _SCENES = {
 _STYLE = {"critical": "red", "high": "yellow", "medium": "cyan"}
 
 
-def levels(report: Report, *, verbose: bool) -> Iterator[Text]:
-    """The section, when it was asked for."""
-    found = report.levels
-    if found is None:
-        return
-    head = Text("LEVELS  ", style="bold")
+def levels(found: Levels, *, verbose: bool) -> Iterator[Line]:
+    """The section."""
+    head = Line("LEVELS  ", style="bold")
     head.append(
         "as msProbe's graph view marks ops one by one (masks included); the answer above does not use them", style="dim"
     )
     yield head
     for count in found.counts:
-        line = Text(f"  {count.level:<9}", style=_STYLE.get(count.level, "default"))
+        line = Line(f"  {count.level:<9}", style=_STYLE.get(count.level, "default"))
         line.append(f"{count.count:>9,}  {_SCENES.get(count.scene, printable(count.scene))}", style="default")
         yield line
     shown = found.ops if verbose else found.ops[:_SHOWN]
     for op in shown:
-        line = Text(f"    {op.level:<9}", style=_STYLE.get(op.level, "default"))
+        line = Line(f"    {op.level:<9}", style=_STYLE.get(op.level, "default"))
         ratio = f"   norm {number(op.norm_ratio)}x" if op.scene == "norm_jump" else ""
         line.append(f"rank {op.rank:<4} {printable(op.op_name)}{ratio}", style="default")
         yield line
     omitted = found.ops_omitted + len(found.ops) - len(shown)
     if omitted:
-        yield Text(
+        yield Line(
             f"    (+{omitted:,} more{', -v' if len(shown) < len(found.ops) else ''}; all of them: ovf export)",
             style="dim",
         )

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.text import Text
-
+from ovf.render.line import Line
 from ovf.render.words import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from rich.console import Console
-
-    from ovf.report import RankSummary, Report
+    from ovf.evidence import RankSummary
+    from ovf.render.line import Screen
+    from ovf.report import Report
 
 _ROWS = 16
 _WIDEST = 100
@@ -38,7 +37,7 @@ _WORDS = (
 )
 
 
-def map_rows(report: Report, console: Console) -> Iterator[Text]:
+def map_rows(report: Report, screen: Screen) -> Iterator[Line]:
     """The section, when the report holds strips."""
     ranks = [r for r in report.ranks if r.strip]
     first = report.first
@@ -48,14 +47,14 @@ def map_rows(report: Report, console: Console) -> Iterator[Text]:
     groups = _groups(ranks)
     labels = [_label(g) for g in groups]
     left = max(map(len, labels)) + 4
-    width = min(console.width - left, _WIDEST, ops)
+    width = min(screen.width - left, _WIDEST, ops)
     if width < min(_NARROWEST, ops):
         return
     lines = [_row(g, width, ops, (first.rank, first.exec_order)) for g in groups]
-    glyphs = _PLAIN if console.encoding.lower().replace("-", "") not in {"utf8", "utf16", "utf32"} else _GLYPHS
+    glyphs = _GLYPHS if screen.is_unicode else _PLAIN
     used = set("".join(lines))
     each = -(-ops // width)
-    head = Text("MAP     ", style="bold")
+    head = Line("MAP     ", style="bold")
     cell = "an op" if each == 1 else f"up to {plural(each, 'op')}"
     head.append(f"rank by rank, {cell} a cell:", style="dim")
     for state, word in _WORDS:
@@ -64,7 +63,7 @@ def map_rows(report: Report, console: Console) -> Iterator[Text]:
             head.append(f" {word}", style="dim")
     yield head
     for label, line in zip(labels, lines, strict=True):
-        text = Text(f"  {label:<{left - 4}}  ")
+        text = Line(f"  {label:<{left - 4}}  ")
         for state in line.rstrip():
             text.append(glyphs[state], style=_STYLE.get(state, "dim"))
         yield text

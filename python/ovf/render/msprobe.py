@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import json
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ovf.report import refuse_inside, write_new
+from ovf.output import write_new
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
-    from ovf.report import Finding, Report
+    from ovf.finding import Finding
+    from ovf.report import Report
 
 #: What msProbe prints when there is nothing to write.
 NOTHING = "Cannot find any anomaly node, no need to generate analyze file."
@@ -46,9 +47,7 @@ def write(report: Report, folder: Path, dump: Path | Sequence[Path]) -> Path | N
     if not table:
         return None
     path = folder / f"anomaly_analyze_{time.time_ns()}.json"
-    refuse_inside(path, [dump] if isinstance(dump, Path) else dump)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_new(path, json.dumps(table, indent=4, ensure_ascii=False) + "\n", dump)
+    write_new(path, json.dumps(table, indent=4, ensure_ascii=False) + "\n", dump, parents=True)
     return path
 
 

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.text import Text
-
+from ovf.render.line import Line
 from ovf.render.words import number, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from ovf.report import NearMiss, Report
+    from ovf.extra import NearMiss
 
 _SHOWN = 8
 
 
-def near(report: Report, *, verbose: bool) -> Iterator[Text]:
-    """The section, when it was asked for."""
-    found = report.near
-    if found is None:
-        return
-    head = Text("NEAR    ", style="bold")
+def near(found: Sequence[NearMiss], *, verbose: bool) -> Iterator[Line]:
+    """The section."""
+    head = Line("NEAR    ", style="bold")
     if not found:
         head.append("no finite value close to the end of its dtype, no sudden growth")
         yield head
@@ -32,11 +28,11 @@ def near(report: Report, *, verbose: bool) -> Iterator[Text]:
     for miss in shown:
         yield _line(miss)
     if len(found) > len(shown):
-        yield Text(f"  (+{len(found) - len(shown)} more, -v)", style="dim")
+        yield Line(f"  (+{len(found) - len(shown)} more, -v)", style="dim")
 
 
-def _line(miss: NearMiss) -> Text:
-    line = Text(f"  rank {miss.rank:<4} {printable(miss.op_name)}   ")
+def _line(miss: NearMiss) -> Line:
+    line = Line(f"  rank {miss.rank:<4} {printable(miss.op_name)}   ")
     line.append(f"{printable(miss.slot)} {printable(miss.dtype)} {number(miss.value)}   ", style="default")
     grown = f"{number(miss.growth)}x the largest input" if miss.growth is not None and miss.growth > 1 else ""
     if miss.kind == "limit":

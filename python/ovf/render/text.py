@@ -7,21 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-from rich.text import Text
-
-from ovf.render.levels import levels
-from ovf.render.map import map_rows
-from ovf.render.near import near
-from ovf.render.steps import report_steps
+from ovf.render.line import Line
 from ovf.render.words import KINDS, bytes_text, module_name, number, plural, printable, ranks_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-    from rich.console import Console
-
-    from ovf.report import Communication, Finding, Report, Value
+    from ovf.finding import Finding, Value
+    from ovf.render.line import Screen
+    from ovf.report import Report
 
 _STYLE = {"overflow": "bold red", "clean": "bold green", "no_evidence": "bold yellow"}
 _DTYPE_MAX = {
@@ -35,52 +29,62 @@ _NOTE_OPS = 3
 _PROBLEMS = 8
 
 
-def render(report: Report, console: Console, *, seconds: float, top: int, verbose: bool = False) -> None:
+def render(report: Report, screen: Screen, *, seconds: float, top: int, verbose: bool = False) -> None:
     """Print the report.
 
     Args:
         report: What to show.
-        console: Where to.
+        screen: Where to.
         seconds: How long reading took.
         top: Findings to show.
         verbose: Show every stack frame, all notes' ops and the whole path.
     """
-    for line in _screen(report, console, seconds=seconds, top=top, verbose=verbose):
-        console.print(line, soft_wrap=True, highlight=False)
+    screen.show(_lines(report, screen, seconds=seconds, top=top, verbose=verbose))
 
 
-def _screen(report: Report, console: Console, *, seconds: float, top: int, verbose: bool) -> Iterator[Text]:
+def _lines(report: Report, screen: Screen, *, seconds: float, top: int, verbose: bool) -> Iterator[Line]:
     yield _head(report, seconds)
-    yield Text()
+    yield Line()
     if report.verdict == "overflow":
+        from ovf.render.map import map_rows  # noqa: PLC0415 - only where it has something to say
+
         for position, finding in enumerate(report.findings[:top]):
             title = "FIRST OVERFLOW" if position == 0 else "CONCURRENT" if finding.concurrent else "LATER"
             yield from _finding(finding, report, title, verbose=verbose)
-            yield Text()
+            yield Line()
         yield from _spread(report, verbose=verbose)
-        yield from map_rows(report, console)
+        yield from map_rows(report, screen)
         yield from _also(report, top)
     elif report.verdict == "clean":
-        text = Text("CLEAN  ", style=_STYLE["clean"])
+        text = Line("CLEAN  ", style=_STYLE["clean"])
         text.append("no non-finite value that was not intended or healed", style="default")
         if report.incomplete:
             text.append(", in what could be read", style="yellow")
         yield text
     else:
-        text = Text("NO EVIDENCE  ", style=_STYLE["no_evidence"])
+        text = Line("NO EVIDENCE  ", style=_STYLE["no_evidence"])
         text.append("nothing in this dump can be judged", style="default")
         yield text
-        yield Text('  record values: "task": "statistics", "summary_mode": "statistics" in msProbe\'s config')
-    yield from report_steps(report)
-    yield from near(report, verbose=verbose)
-    yield from levels(report, verbose=verbose)
+        yield Line('  record values: "task": "statistics", "summary_mode": "statistics" in msProbe\'s config')
+    if len(report.steps) + report.steps_omitted > 1:
+        from ovf.render.steps import report_steps  # noqa: PLC0415 - only where it has something to say
+
+        yield from report_steps(report)
+    if report.near is not None:
+        from ovf.render.near import near  # noqa: PLC0415 - only where it has something to say
+
+        yield from near(report.near, verbose=verbose)
+    if report.levels is not None:
+        from ovf.render.levels import levels  # noqa: PLC0415 - only where it has something to say
+
+        yield from levels(report.levels, verbose=verbose)
     yield from _unreadable(report, verbose=verbose)
     yield from _notes(report, verbose=verbose)
     if report.exit_code == 2 and report.verdict != "no_evidence":  # noqa: PLR2004 - the documented status
-        yield Text("exit 2: the evidence is incomplete; --allow-incomplete-ranks accepts that", style="yellow")
+        yield Line("exit 2: the evidence is incomplete; --allow-incomplete-ranks accepts that", style="yellow")
 
 
-def _head(report: Report, seconds: float) -> Text:
+def _head(report: Report, seconds: float) -> Line:
     parts = [
         printable(report.step_label),
         plural(len(report.ranks), "rank"),
@@ -90,18 +94,18 @@ def _head(report: Report, seconds: float) -> Text:
     others = [label for label, verdict in report.steps[:-1] if verdict == "clean"]
     if others:
         parts.append(f"clean before: {', '.join(printable(o) for o in others)}")
-    return Text(" · ".join(parts), style="dim")
+    return Line(" · ".join(parts), style="dim")
 
 
-def _finding(finding: Finding, report: Report, title: str, *, verbose: bool) -> Iterator[Text]:
+def _finding(finding: Finding, report: Report, title: str, *, verbose: bool) -> Iterator[Line]:
     total = next((r.ops for r in report.ranks if r.rank == finding.rank), 0)
-    head = Text(f"{title}  ", style="bold red" if title == "FIRST OVERFLOW" else "bold")
+    head = Line(f"{title}  ", style="bold red" if title == "FIRST OVERFLOW" else "bold")
     head.append(f"rank {finding.rank}   ", style="bold")
     head.append(printable(finding.op_name), style="bold cyan")
     head.append(f"   exec_order {finding.exec_order:,} of {total:,} ops   ", style="default")
     head.append(finding.certainty, style="green" if finding.certainty == "certain" else "yellow")
     yield head
-    yield Text(f"  {printable(finding.reason)}  ({KINDS[finding.kind]}, {finding.phase})")
+    yield Line(f"  {printable(finding.reason)}  ({KINDS[finding.kind]}, {finding.phase})")
     for value in finding.inputs:
         yield _value(value)
     for value in finding.forward_inputs:
@@ -110,7 +114,7 @@ def _finding(finding: Finding, report: Report, title: str, *, verbose: bool) -> 
         yield _value(value)
     for slot, text in finding.scalars:
         if text.lower().lstrip("-") in {"inf", "nan"}:
-            yield Text(f"    {printable(slot)}   {text}   given as an argument", style="dim")
+            yield Line(f"    {printable(slot)}   {text}   given as an argument", style="dim")
     yield from _place(finding, verbose=verbose)
     for doubt in finding.why_not_certain:
         yield _labelled("but", printable(doubt), style="yellow")
@@ -125,10 +129,10 @@ def _finding(finding: Finding, report: Report, title: str, *, verbose: bool) -> 
         yield _labelled("next", finding.hint.check, style="magenta")
 
 
-def _value(value: Value, before: str = "") -> Text:
+def _value(value: Value, before: str = "") -> Line:
     bad = value.class_ not in {"finite", "unknown"}
     shape = "[" + ", ".join(map(str, value.shape)) + "]"
-    line = Text(f"    {before + printable(value.slot):<22} {shape:<16} {printable(value.dtype):<9}  ")
+    line = Line(f"    {before + printable(value.slot):<22} {shape:<16} {printable(value.dtype):<9}  ")
     if value.class_ == "unknown":
         line.append("no statistics", style="dim")
         return line
@@ -143,13 +147,13 @@ def _value(value: Value, before: str = "") -> Text:
     return line
 
 
-def _labelled(label: str, text: str, style: str = "default") -> Text:
-    line = Text(f"  {label:<8}", style="dim")
+def _labelled(label: str, text: str, style: str = "default") -> Line:
+    line = Line(f"  {label:<8}", style="dim")
     line.append(text, style=style)
     return line
 
 
-def _place(finding: Finding, *, verbose: bool) -> Iterator[Text]:
+def _place(finding: Finding, *, verbose: bool) -> Iterator[Line]:
     modules = [m for m in finding.construct_chain[1:] if m]
     if modules:
         yield _labelled("module", " in ".join(printable(module_name(m)) for m in modules))
@@ -167,11 +171,11 @@ def _place(finding: Finding, *, verbose: bool) -> Iterator[Text]:
         yield _labelled("", f"(+{folded} more frames, -v)", style="dim")
 
 
-def _spread(report: Report, *, verbose: bool) -> Iterator[Text]:
+def _spread(report: Report, *, verbose: bool) -> Iterator[Line]:
     spread = report.spread
     if spread is None:
         return
-    line = Text("SPREAD  ", style="bold")
+    line = Line("SPREAD  ", style="bold")
     bad = "1 op after it is bad" if spread.ops == 1 else f"{spread.ops:,} ops after it are bad"
     line.append(f"{bad}, on {len(spread.ranks)} of {plural(len(report.ranks), 'rank')}")
     if len(report.ranks) > 1 and report.total_communications == 0:
@@ -184,23 +188,23 @@ def _spread(report: Report, *, verbose: bool) -> Iterator[Text]:
     hops = spread.hops if verbose else spread.hops[:4]
     for hop in hops:
         arrow = f"  rank {hop.from_rank} --{printable(hop.api)}--> {ranks_text(hop.to)}"
-        text = Text(arrow)
+        text = Line(arrow)
         text.append(f"   {printable(hop.op_name)}", style="dim")
         yield text
     if len(spread.hops) > len(hops):
-        yield Text(f"  (+{plural(len(spread.hops) - len(hops), 'more hop')}, -v)", style="dim")
+        yield Line(f"  (+{plural(len(spread.hops) - len(hops), 'more hop')}, -v)", style="dim")
     if verbose:
         for step in report.path:
             omitted = f"   ({plural(step.omitted, 'op')} between)" if step.omitted else ""
-            yield Text(
+            yield Line(
                 f"    {step.via:<14} rank {step.rank:<5} {printable(step.op_name)}{omitted}",
                 style="dim",
             )
 
 
-def _also(report: Report, top: int) -> Iterator[Text]:
+def _also(report: Report, top: int) -> Iterator[Line]:
     rest = report.findings[top:]
-    line = Text("ALSO    ", style="bold")
+    line = Line("ALSO    ", style="bold")
     concurrent = [f for f in rest if f.concurrent]
     if not report.findings[0].concurrent:
         line.append("concurrent origins: none")
@@ -209,61 +213,33 @@ def _also(report: Report, top: int) -> Iterator[Text]:
         line.append(f"{len(concurrent)} concurrent, not ordered against it: {names}", style="yellow")
         if len(concurrent) > 3:  # noqa: PLR2004 - as many as are named
             line.append(", ...")
-    later = len(rest) - len(concurrent) + int(report.to_dict()["findings_omitted"])
+    later = len(rest) - len(concurrent) + report.findings_omitted
     if later:
         line.append(f"; {plural(later, 'later finding')} (--top N)")
     if line.plain.strip() != "ALSO":
         yield line
 
 
-def _unreadable(report: Report, *, verbose: bool) -> Iterator[Text]:
+def _unreadable(report: Report, *, verbose: bool) -> Iterator[Line]:
     problems = report.unreadable
     shown = problems if verbose or len(problems) <= _PROBLEMS else problems[:_PROBLEMS]
     for problem in shown:
-        line = Text("UNREADABLE  ", style="bold yellow")
+        line = Line("UNREADABLE  ", style="bold yellow")
         line.append(f"rank {problem.rank}  {printable(str(problem))}")
         yield line
         if problem.help:
-            yield Text(f"  help: {problem.help}", style="dim")
+            yield Line(f"  help: {problem.help}", style="dim")
     rest = problems[len(shown) :]
     if rest:
-        yield Text(f"  (+{len(rest)} more, {ranks_text([p.rank for p in rest])}, -v)", style="dim")
+        yield Line(f"  (+{len(rest)} more, {ranks_text([p.rank for p in rest])}, -v)", style="dim")
 
 
-def _notes(report: Report, *, verbose: bool) -> Iterator[Text]:
+def _notes(report: Report, *, verbose: bool) -> Iterator[Line]:
     for position, note in enumerate(report.notes):
-        line = Text("NOTES   " if position == 0 else "        ", style="bold")
+        line = Line("NOTES   " if position == 0 else "        ", style="bold")
         line.append(printable(note.text))
         ops = note.ops if verbose else note.ops[:_NOTE_OPS]
         if ops:
             names = ", ".join(f"rank {o.rank} {printable(o.op_name)}" for o in ops)
             line.append(f": {names}{', ...' if note.count > len(ops) else ''}", style="dim")
         yield line
-
-
-def communications_table(communications: Sequence[Communication]) -> Table:
-    """Source, propagated and normal ranks of each communication."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("communication", "members", "source", "propagated", "normal", "unmatched", "verdict"):
-        table.add_column(title, overflow="fold")
-    for c in communications:
-        members = Text(printable(_members(c)))
-        lost = (*c.missing_ranks, *c.unmatched_ranks)
-        row = (c.source_ranks, c.propagated_ranks, c.normal_ranks, tuple(sorted(lost)))
-        cells = [_cell(ranks) for ranks in row]
-        style = "red" if c.verdict in {"overflow", "origin", "entered"} else None
-        table.add_row(Text(printable(c.op_name)), members, *cells, Text(c.verdict), style=style)
-    return table
-
-
-def _members(c: Communication) -> str:
-    """`2 -> 4` for a pair, the ranks of a group with its id otherwise."""
-    pair = 2
-    if c.api in {"send", "isend", "recv", "irecv"} and len(c.members) == pair:
-        return f"{c.members[0].rank} -> {c.members[1].rank}"
-    ranks = ranks_text(sorted(m.rank for m in c.members)).split(" ", 1)[1]
-    return f"{ranks} ({c.group_id})" if c.group_id else ranks
-
-
-def _cell(ranks: Sequence[int]) -> Text:
-    return Text(ranks_text(ranks).split(" ", 1)[1] if ranks else "-")

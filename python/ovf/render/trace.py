@@ -23,7 +23,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ovf.report import Communication, Finding, RankSummary, Report, Value
+    from ovf.evidence import RankSummary
+    from ovf.finding import Finding, Value
+    from ovf.report import Report
+    from ovf.spread import Communication
 
 _EXECUTION, _COMMUNICATION, _FINDINGS = 1, 2, 3
 _THREADS = {_EXECUTION: "execution", _COMMUNICATION: "communication", _FINDINGS: "findings and path"}

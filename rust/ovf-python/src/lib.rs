@@ -93,16 +93,13 @@ fn interruptible<T: Send>(py: Python<'_>, cancel: impl Fn() + Sync, work: impl F
     })
 }
 
-/// Number, label, folder and ranks of a step.
-type StepRow = (Option<u64>, String, PathBuf, Vec<Rank>);
+/// Number, label and ranks of a step. No path: Python's `pathlib` would be imported to hold it.
+type StepRow = (Option<u64>, String, Vec<Rank>);
 
-/// Steps below `path`: number, label, folder, ranks.
+/// Steps below `path`: number, label, ranks.
 #[pyfunction]
 fn discover(path: Paths) -> PyResult<Vec<StepRow>> {
-    Ok(steps(&path)?
-        .into_iter()
-        .map(|s| (s.number, s.label, s.path, s.ranks.iter().map(|r| r.rank).collect()))
-        .collect())
+    Ok(steps(&path)?.into_iter().map(|s| (s.number, s.label, s.ranks.iter().map(|r| r.rank).collect())).collect())
 }
 
 /// Number, label, whether it is one rank's, remarks, and the ranks of a step: rank, label, name of the dump.
