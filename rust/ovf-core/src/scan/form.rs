@@ -20,7 +20,7 @@ use std::hash::Hasher;
 use rustc_hash::{FxHashMap, FxHasher};
 use smallvec::SmallVec;
 
-use super::blank::{Blank, NAN, plain, read_blank, same};
+use super::blank::{self, Blank, Lanes, MARGIN, lay_plain, read_blank, same};
 use crate::structural::{Skipped, skip_container};
 use crate::token::Cursor;
 
@@ -38,9 +38,6 @@ const LONGEST: usize = 64 << 10;
 const COMPARED: usize = 6;
 /// Records without a form after which guessing ends, unless as many had one.
 const MISSES: usize = 4096;
-/// Compared bytes behind the end of a piece: its copy is padded, the file must reach as far.
-pub(super) const MARGIN: usize = 16;
-
 const STATISTICS: [&[u8]; 4] = [b"Max", b"Min", b"Mean", b"Norm"];
 
 /// A record that was moved past.
@@ -67,8 +64,11 @@ struct Laid {
 
 #[derive(Debug)]
 struct Form {
-    /// Where it begins in [`Forms::text`].
+    /// Where it begins and ends in [`Forms::text`], its margin included.
     text: u32,
+    end: u32,
+    /// Whether a blank of the last record was NaN.
+    was_nan: bool,
     /// Its pieces: a range of [`Forms::pieces`]. A blank stands behind each but the last.
     first: u32,
     last: u32,
@@ -90,6 +90,7 @@ pub(super) struct Forms {
     /// Length of each piece.
     pieces: Vec<u32>,
     text: Vec<u8>,
+    lanes: Lanes,
     by_name: FxHashMap<u64, SmallVec<[u32; 2]>>,
     last: Option<u32>,
     variants: u32,
@@ -124,6 +125,7 @@ impl Forms {
     fn hit(&mut self, laid: Laid) -> Fit {
         self.hits += 1;
         self.follow(laid.form);
+        self.known[laid.form as usize].was_nan = laid.non_finite;
         let variant = self.variant(laid);
         let form = &self.known[laid.form as usize];
         Fit { variant, end: laid.end, telling: form.telling | laid.non_finite, ascii: form.ascii }
@@ -159,50 +161,17 @@ impl Forms {
     #[inline]
     fn lay(&self, id: u32, bytes: &[u8], at: usize) -> Option<Laid> {
         let form = self.known.get(id as usize)?;
-        let (mut non_finite, mut nan, mut are_numbers) = (false, Some(0u64), true);
-        let mut start = form.text as usize;
+        let text = &self.text[form.text as usize..form.end as usize];
         let lengths = &self.pieces[form.first as usize..form.last as usize];
-        let length = lengths[0] as usize;
-        if !same(bytes, at, &self.text, start, length) {
-            return None;
-        }
-        let mut at = at + length;
-        start += length;
-        for (blank, &length) in lengths[1..].iter().enumerate() {
-            let length = length as usize;
-            // PERF: of a dump that went bad, most blanks are NaN; of any other, next to none.
-            if bytes.get(at) != Some(&NAN[0]) {
-                let word = plain(bytes, at);
-                // A piece begins with what ends a word, so if it follows, the number was all there is.
-                if same(bytes, at + word.length, &self.text, start, length) {
-                    // PERF: looked at once for the record, not branched on.
-                    are_numbers &= word.is_number;
-                    at += word.length + length;
-                    start += length;
-                    continue;
-                }
+        // PERF: of a dump that went bad, most blanks are NaN; of any other, next to none.
+        if !form.was_nan {
+            match lay_plain(self.lanes, bytes, at, text, lengths) {
+                blank::Laid::End(end) => return Some(Laid { form: id, end, nan: Some(0), non_finite: false }),
+                blank::Laid::Other => return None,
+                blank::Laid::Unclear => {}
             }
-            let word = match read_blank(bytes, at) {
-                Blank::Number(word) => word,
-                Blank::NaN => {
-                    non_finite = true;
-                    nan = nan.filter(|_| blank < 64).map(|nan| nan | 1 << blank);
-                    NAN.len()
-                }
-                Blank::Infinite(word) => {
-                    (non_finite, nan) = (true, None);
-                    word
-                }
-                Blank::Other => return None,
-            };
-            if !same(bytes, at + word, &self.text, start, length) {
-                return None;
-            }
-            at += word;
-            at += length;
-            start += length;
         }
-        are_numbers.then_some(Laid { form: id, end: at, nan, non_finite })
+        lay_any(bytes, at, text, lengths).map(|laid| Laid { form: id, ..laid })
     }
 
     /// Makes the record at `at..end` a form; its variant.
@@ -221,7 +190,6 @@ impl Forms {
         };
         list.insert(0, id as u32);
         let first = self.pieces.len() as u32;
-        self.text.truncate(self.text.len().saturating_sub(MARGIN));
         let text = self.text.len() as u32;
         for piece in pieces {
             self.pieces.push(piece.len() as u32);
@@ -230,6 +198,8 @@ impl Forms {
         self.text.extend_from_slice(&[0; MARGIN]);
         self.known.push(Form {
             text,
+            end: self.text.len() as u32,
+            was_nan: false,
             first,
             last: self.pieces.len() as u32,
             telling,
@@ -241,6 +211,33 @@ impl Forms {
         // As the next record of the form is read.
         self.lay(id as u32, bytes, at).and_then(|laid| self.variant(laid))
     }
+}
+
+/// As [`lay_plain`], for blanks that hold any word that may stand there.
+fn lay_any(bytes: &[u8], at: usize, text: &[u8], lengths: &[u32]) -> Option<Laid> {
+    let mut laid = Laid { form: NONE, end: at, nan: Some(0), non_finite: false };
+    let (mut at, mut rest) = (at, text);
+    for (piece, &length) in lengths.iter().enumerate() {
+        if let Some(blank) = piece.checked_sub(1) {
+            let word = read_blank(bytes, at);
+            match word {
+                Blank::NaN => {
+                    laid.non_finite = true;
+                    laid.nan = laid.nan.filter(|_| blank < 64).map(|nan| nan | 1 << blank);
+                }
+                Blank::Infinite(_) => (laid.non_finite, laid.nan) = (true, None),
+                Blank::Number(_) | Blank::Other => {}
+            }
+            at += word.length()?;
+        }
+        let piece;
+        (piece, rest) = rest.split_at(length as usize);
+        if !same(bytes, at, piece) {
+            return None;
+        }
+        at += piece.len();
+    }
+    Some(Laid { end: at, ..laid })
 }
 
 /// What calls of one function or module share: the name without its digits.
@@ -374,9 +371,10 @@ mod tests {
         let mut forms = Forms::default();
         let text = format!("{RECORD},{RECORD}");
         forms.learn(text.as_bytes(), 0, RECORD.len(), b"f").expect("a form");
-        for cut in RECORD.len()..text.len() {
+        for cut in RECORD.len() + 1..text.len() {
             assert_eq!(forms.fit(&text.as_bytes()[..cut], RECORD.len() + 1, b"f"), None, "{cut}");
         }
+        assert_eq!(forms.fit(text.as_bytes(), RECORD.len() + 1, b"f").map(|fit| fit.end), Some(text.len()));
     }
 
     #[test]
