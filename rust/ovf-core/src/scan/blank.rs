@@ -1,9 +1,8 @@
 //! What forms are laid over a record with: equal bytes, and what stands in a blank.
 //!
-//! [`lay_plain`] is for records whose blanks are all decimal numbers, nearly all of them. It looks at a number's 32 bytes
-//! at once: bit masks of digits and points give its length, and the piece that must follow tells whether that was all of
-//! the word. Nothing is decided number by number but whether the pieces are equal; the numbers' grammar is summed up and
-//! looked at once, at the end of the record. [`read_blank`] reads any word, and is the definition that is tested against.
+//! [`lay`] looks at a number's 32 bytes at once: bit masks of digits and points give its length, and the piece that must
+//! follow tells whether that was all of the word. [`read_blank`] reads any word, and is the definition that is tested
+//! against.
 #![allow(unsafe_code, clippy::cast_ptr_alignment)] // the loads are unaligned ones
 // PERF: a call costs as much as the work.
 #![allow(clippy::inline_always)]
@@ -24,7 +23,8 @@ pub(super) enum Blank {
     Other,
 }
 
-pub(super) const NAN: &[u8] = b"NaN";
+const NAN: &[u8] = b"NaN";
+const INFINITY: &[u8] = b"Infinity";
 /// Bytes behind the end of a form's text: one compare more.
 pub(super) const MARGIN: usize = 32;
 
@@ -89,30 +89,59 @@ pub(super) fn plain(bytes: &[u8], at: usize) -> Plain {
     Plain { length: start - at + digits.len(), is_number }
 }
 
-/// What a form's text is compared with, as far as all its blanks hold numbers.
+/// A form's text that was laid over a record, and fits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Laid {
-    /// All fits; the offset behind it.
-    End(usize),
+pub(super) struct Laid {
+    /// Bytes of the record.
+    pub(super) length: usize,
+    pub(super) blanks: Blanks,
+}
+
+/// What stood in the blanks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Blanks {
+    /// Which are NaN, where all others are numbers.
+    pub(super) nan: Option<u64>,
+    /// Whether one is not finite.
+    pub(super) non_finite: bool,
+}
+
+impl Blanks {
+    pub(super) const NUMBERS: Self = Self { nan: Some(0), non_finite: false };
+
+    pub(super) fn note_nan(&mut self, blank: usize) {
+        self.non_finite = true;
+        self.nan = self.nan.filter(|_| blank < 64).map(|nan| nan | 1 << blank);
+    }
+
+    pub(super) fn note_infinite(&mut self) {
+        *self = Self { nan: None, non_finite: true };
+    }
+}
+
+/// Why a form's text was not laid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Misfit {
     /// The first piece is another one.
     Other,
     /// Some blank or piece is not what it should be, or the file ends too near.
     Unclear,
 }
 
-/// Lays a form's text, in pieces of these `lengths`, over the record at `at`, with a decimal number between each two.
+/// Lays a form's text, in pieces of these `lengths`, over the record at `at`, with a decimal number (or one of the words for
+/// what is none) between each two.
 #[inline]
-pub(super) fn lay_plain(lanes: Lanes, bytes: &[u8], at: usize, text: &[u8], lengths: &[u32]) -> Laid {
+pub(super) fn lay(lanes: Lanes, bytes: &[u8], at: usize, text: &[u8], lengths: &[u32]) -> Result<Laid, Misfit> {
     let pieces: usize = text.len().saturating_sub(MARGIN);
     // Numbers that are longer than the window are left to others.
     let most = pieces + WINDOW * lengths.len() + WINDOW + MARGIN;
     debug_assert_eq!(lengths.iter().map(|&l| l as usize).sum::<usize>(), pieces);
     if bytes.len() - at < most {
-        return Laid::Unclear;
+        return Err(Misfit::Unclear);
     }
     // SAFETY: `text` holds all pieces and a margin, as [`super::form`] makes it. A number that is gone past is shorter than the window, so the place in
     // `bytes` is never more than all pieces and that many windows behind `at`, and a window or margin is there behind it.
-    let end = unsafe {
+    unsafe {
         let (record, text) = (bytes.as_ptr().add(at), text.as_ptr());
         match lanes {
             #[cfg(target_arch = "x86_64")]
@@ -123,11 +152,6 @@ pub(super) fn lay_plain(lanes: Lanes, bytes: &[u8], at: usize, text: &[u8], leng
                 lay_with(record, text, lengths, |at| portable::window(at), |a, b, n| portable::same(a, b, n))
             }
         }
-    };
-    match end {
-        Ok(length) => Laid::End(at + length),
-        Err(false) => Laid::Other,
-        Err(true) => Laid::Unclear,
     }
 }
 
@@ -155,10 +179,10 @@ impl Default for Lanes {
     }
 }
 
-/// Length of the record, or whether its first piece was the right one. `window` makes masks of digits and points of the
+/// `window` makes masks of digits and points of the
 /// 32 bytes at a place, `same` compares bytes there.
 ///
-/// SAFETY: as [`lay_plain`] says.
+/// SAFETY: as [`lay`] says.
 #[inline(always)]
 unsafe fn lay_with(
     record: *const u8,
@@ -166,49 +190,62 @@ unsafe fn lay_with(
     lengths: &[u32],
     window: impl Fn(*const u8) -> (u32, u32),
     same: impl Fn(*const u8, *const u8, usize) -> bool,
-) -> Result<usize, bool> {
+) -> Result<Laid, Misfit> {
     let mut at = record;
     let mut wrong = 0u32;
     let Some((&first, lengths)) = lengths.split_first() else {
-        return Err(false);
+        return Err(Misfit::Unclear);
     };
     let length = first as usize;
     if !same(at, text, length) {
-        return Err(false);
+        return Err(Misfit::Other);
     }
+    let mut blanks = Blanks::NUMBERS;
     // SAFETY: as the caller's, here and below.
     unsafe {
         (at, text) = (at.add(length), text.add(length));
-        for &length in lengths {
+        for (blank, &length) in lengths.iter().enumerate() {
             let length = length as usize;
             let minus = u32::from(*at == b'-');
             let (digits, points) = window(at);
             let (digits, points) = (digits >> minus, points >> minus);
-            let run = (!(digits | points)).trailing_zeros();
-            let mut word = run + minus;
-            if word >= WINDOW as u32 {
-                return Err(true);
-            }
-            // Below the run's end: all but digits and the first point.
-            let points = points & ((1u32 << run) - 1);
-            wrong |= (!digits & 1) | (points & points.wrapping_sub(1));
-            if *at.add(word as usize) == b'e' {
-                let sign = *at.add(word as usize + 1);
-                // Two digits: Python writes no fewer.
-                let is_small = word + 5 <= WINDOW as u32 && matches!(sign, b'-' | b'+') && digits >> (run + 2) & 3 == 3;
-                if !is_small {
-                    return Err(true);
+            let word = if digits & 1 == 1 {
+                let run = (!(digits | points)).trailing_zeros();
+                let mut word = run + minus;
+                if word >= WINDOW as u32 {
+                    return Err(Misfit::Unclear);
                 }
-                word += 4;
-            }
-            at = at.add(word as usize);
+                // Below the run's end: all points but the first.
+                let points = points & ((1u32 << run) - 1);
+                wrong |= points & points.wrapping_sub(1);
+                if *at.add(word as usize) == b'e' {
+                    let sign = *at.add(word as usize + 1);
+                    // Two digits: Python writes no fewer.
+                    let is_small =
+                        word + 5 <= WINDOW as u32 && matches!(sign, b'-' | b'+') && digits >> (run + 2) & 3 == 3;
+                    if !is_small {
+                        return Err(Misfit::Unclear);
+                    }
+                    word += 4;
+                }
+                word as usize
+            } else if std::slice::from_raw_parts(at, NAN.len()) == NAN {
+                blanks.note_nan(blank);
+                NAN.len()
+            } else if std::slice::from_raw_parts(at.add(minus as usize), INFINITY.len()) == INFINITY {
+                blanks.note_infinite();
+                minus as usize + INFINITY.len()
+            } else {
+                return Err(Misfit::Unclear);
+            };
+            at = at.add(word);
             // A piece begins with what ends a word, so where it follows, the number was all there is.
             if !same(at, text, length) {
-                return Err(true);
+                return Err(Misfit::Unclear);
             }
             (at, text) = (at.add(length), text.add(length));
         }
-        if wrong == 0 { Ok(at.offset_from_unsigned(record)) } else { Err(true) }
+        if wrong == 0 { Ok(Laid { length: at.offset_from_unsigned(record), blanks }) } else { Err(Misfit::Unclear) }
     }
 }
 
@@ -221,7 +258,11 @@ mod avx2 {
 
     /// SAFETY: as [`super::lay_with`], and the processor has these instructions.
     #[target_feature(enable = "avx2,bmi1,bmi2")]
-    pub(super) unsafe fn lay(record: *const u8, text: *const u8, lengths: &[u32]) -> Result<usize, bool> {
+    pub(super) unsafe fn lay(
+        record: *const u8,
+        text: *const u8,
+        lengths: &[u32],
+    ) -> Result<super::Laid, super::Misfit> {
         // SAFETY: as the caller's.
         unsafe { super::lay_with(record, text, lengths, |at| window(at), |a, b, n| same(a, b, n)) }
     }
@@ -382,22 +423,42 @@ mod tests {
         lanes
     }
 
-    /// What [`lay_plain`] says of the record, with every engine.
-    fn laid(record: &str) -> Laid {
+    /// What [`lay`] says of the record, with every engine.
+    fn laid(record: &str) -> Result<Laid, Misfit> {
         let text = format!("{}{:MARGIN$}", PIECES.concat(), "");
         let lengths = PIECES.map(|p| p.len() as u32);
         let bytes = format!("##{record}{:400}", "");
-        let mut said: Vec<Laid> =
-            all_lanes().into_iter().map(|l| lay_plain(l, bytes.as_bytes(), 2, text.as_bytes(), &lengths)).collect();
+        let mut said: Vec<_> =
+            all_lanes().into_iter().map(|l| lay(l, bytes.as_bytes(), 2, text.as_bytes(), &lengths)).collect();
         said.dedup();
         assert_eq!(said.len(), 1, "{record}: {said:?}");
         said[0]
     }
 
     fn with(words: [&str; 3]) -> String {
-        let [a, b, c] = words;
-        let [p, q, r, s] = PIECES;
-        format!("{p}{a}{q}{b}{r}{c}{s}")
+        let pieces = PIECES.iter().zip(words.iter().chain([&""]));
+        pieces.flat_map(|(piece, word)| [*piece, *word]).collect()
+    }
+
+    fn numbers(record: &str) -> Laid {
+        Laid { length: record.len(), blanks: Blanks::NUMBERS }
+    }
+
+    #[test]
+    fn what_is_no_number_is_noted() {
+        let nan = |nan| Blanks { nan, non_finite: true };
+        for (words, blanks) in [
+            (["NaN", "1", "NaN"], nan(Some(0b101))),
+            (["1", "NaN", "2"], nan(Some(0b10))),
+            (["Infinity", "NaN", "2"], nan(None)),
+            (["1", "2", "-Infinity"], nan(None)),
+        ] {
+            let record = with(words);
+            assert_eq!(laid(&record), Ok(Laid { length: record.len(), blanks }), "{record}");
+        }
+        for word in ["-NaN", "NaN1", "Na", "Infinit", "--Infinity", "-Infinity1", "null", "\"1\""] {
+            assert_eq!(laid(&with(["1", word, "2"])), Err(Misfit::Unclear), "{word}");
+        }
     }
 
     #[test]
@@ -411,11 +472,11 @@ mod tests {
                     // It may leave a number to others, but what it takes is one.
                     let number = matches!(read_blank(format!("{word},").as_bytes(), 0), Blank::Number(_));
                     let usual = word.len() <= WINDOW - 2 && (tail.is_empty() || matches!(tail, "e-05" | "e+10"));
-                    if said == Laid::Unclear {
+                    if said == Err(Misfit::Unclear) {
                         assert!(!number || !usual, "{word}");
                     } else {
                         assert!(number, "{word}");
-                        assert_eq!(said, Laid::End(2 + record.len()), "{word}");
+                        assert_eq!(said, Ok(numbers(&record)), "{word}");
                     }
                 }
             }
@@ -425,18 +486,18 @@ mod tests {
     #[test]
     fn every_byte_of_the_pieces_counts() {
         let record = with(["1.5", "0", "2e-05"]);
-        assert_eq!(laid(&record), Laid::End(2 + record.len()));
+        assert_eq!(laid(&record), Ok(numbers(&record)));
         for at in 0..record.len() {
             let mut other = record.clone().into_bytes();
             other[at] ^= 1;
             let other = String::from_utf8(other).expect("text");
             let changed_digit = record.as_bytes()[at].is_ascii_digit();
             let expected = if at < PIECES[0].len() {
-                Laid::Other
+                Err(Misfit::Other)
             } else if changed_digit && other.as_bytes()[at].is_ascii_digit() {
-                Laid::End(2 + record.len())
+                Ok(numbers(&record))
             } else {
-                Laid::Unclear
+                Err(Misfit::Unclear)
             };
             assert_eq!(laid(&other), expected, "{at}");
         }

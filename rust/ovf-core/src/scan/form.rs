@@ -20,7 +20,7 @@ use std::hash::Hasher;
 use rustc_hash::{FxHashMap, FxHasher};
 use smallvec::SmallVec;
 
-use super::blank::{self, Blank, Lanes, MARGIN, lay_plain, read_blank, same};
+use super::blank::{self, Blank, Blanks, Lanes, MARGIN, Misfit, read_blank, same};
 use crate::structural::{Skipped, skip_container};
 use crate::token::Cursor;
 
@@ -56,10 +56,7 @@ pub(super) struct Fit {
 struct Laid {
     form: u32,
     end: usize,
-    /// Which blanks are NaN, where all others are numbers.
-    nan: Option<u64>,
-    /// Whether a blank is not finite.
-    non_finite: bool,
+    blanks: Blanks,
 }
 
 #[derive(Debug)]
@@ -67,8 +64,6 @@ struct Form {
     /// Where it begins and ends in [`Forms::text`], its margin included.
     text: u32,
     end: u32,
-    /// Whether a blank of the last record was NaN.
-    was_nan: bool,
     /// Its pieces: a range of [`Forms::pieces`]. A blank stands behind each but the last.
     first: u32,
     last: u32,
@@ -125,15 +120,14 @@ impl Forms {
     fn hit(&mut self, laid: Laid) -> Fit {
         self.hits += 1;
         self.follow(laid.form);
-        self.known[laid.form as usize].was_nan = laid.non_finite;
         let variant = self.variant(laid);
         let form = &self.known[laid.form as usize];
-        Fit { variant, end: laid.end, telling: form.telling | laid.non_finite, ascii: form.ascii }
+        Fit { variant, end: laid.end, telling: form.telling | laid.blanks.non_finite, ascii: form.ascii }
     }
 
     #[inline]
     fn variant(&mut self, laid: Laid) -> Option<u32> {
-        let nan = laid.nan?;
+        let nan = laid.blanks.nan?;
         let known = &mut self.known[laid.form as usize].variants;
         if let Some(&(_, variant)) = known.iter().find(|(of, _)| *of == nan) {
             return Some(variant);
@@ -163,15 +157,12 @@ impl Forms {
         let form = self.known.get(id as usize)?;
         let text = &self.text[form.text as usize..form.end as usize];
         let lengths = &self.pieces[form.first as usize..form.last as usize];
-        // PERF: of a dump that went bad, most blanks are NaN; of any other, next to none.
-        if !form.was_nan {
-            match lay_plain(self.lanes, bytes, at, text, lengths) {
-                blank::Laid::End(end) => return Some(Laid { form: id, end, nan: Some(0), non_finite: false }),
-                blank::Laid::Other => return None,
-                blank::Laid::Unclear => {}
-            }
-        }
-        lay_any(bytes, at, text, lengths).map(|laid| Laid { form: id, ..laid })
+        let laid = match blank::lay(self.lanes, bytes, at, text, lengths) {
+            Ok(laid) => laid,
+            Err(Misfit::Other) => return None,
+            Err(Misfit::Unclear) => lay_any(bytes, at, text, lengths)?,
+        };
+        Some(Laid { form: id, end: at + laid.length, blanks: laid.blanks })
     }
 
     /// Makes the record at `at..end` a form; its variant.
@@ -199,7 +190,6 @@ impl Forms {
         self.known.push(Form {
             text,
             end: self.text.len() as u32,
-            was_nan: false,
             first,
             last: self.pieces.len() as u32,
             telling,
@@ -213,19 +203,17 @@ impl Forms {
     }
 }
 
-/// As [`lay_plain`], for blanks that hold any word that may stand there.
-fn lay_any(bytes: &[u8], at: usize, text: &[u8], lengths: &[u32]) -> Option<Laid> {
-    let mut laid = Laid { form: NONE, end: at, nan: Some(0), non_finite: false };
-    let (mut at, mut rest) = (at, text);
+/// As [`blank::lay`], for every word that may stand in a blank, and up to the end of the file.
+#[cold]
+fn lay_any(bytes: &[u8], start: usize, text: &[u8], lengths: &[u32]) -> Option<blank::Laid> {
+    let mut blanks = Blanks::NUMBERS;
+    let (mut at, mut rest) = (start, text);
     for (piece, &length) in lengths.iter().enumerate() {
         if let Some(blank) = piece.checked_sub(1) {
             let word = read_blank(bytes, at);
             match word {
-                Blank::NaN => {
-                    laid.non_finite = true;
-                    laid.nan = laid.nan.filter(|_| blank < 64).map(|nan| nan | 1 << blank);
-                }
-                Blank::Infinite(_) => (laid.non_finite, laid.nan) = (true, None),
+                Blank::NaN => blanks.note_nan(blank),
+                Blank::Infinite(_) => blanks.note_infinite(),
                 Blank::Number(_) | Blank::Other => {}
             }
             at += word.length()?;
@@ -237,7 +225,7 @@ fn lay_any(bytes: &[u8], at: usize, text: &[u8], lengths: &[u32]) -> Option<Laid
         }
         at += piece.len();
     }
-    Some(Laid { end: at, ..laid })
+    Some(blank::Laid { length: at - start, blanks })
 }
 
 /// What calls of one function or module share: the name without its digits.

@@ -92,7 +92,7 @@ fn is_settled(t: &TensorStat) -> bool {
     t.kinds().is_finite() || [t.max, t.min, t.mean, t.norm].into_iter().flatten().all(f64::is_nan)
 }
 
-fn with_keys<'a>(mut op: Op<'a>) -> Op<'a> {
+fn with_keys(mut op: Op<'_>) -> Op<'_> {
     for argument in &mut op.arguments {
         if let Value::Tensor(t) = &mut argument.value
             && !t.kinds().is_finite()
