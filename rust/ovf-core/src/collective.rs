@@ -57,7 +57,7 @@ pub struct Match {
     /// Order of issue within the group (or the pair's channel).
     pub seq: u32,
     /// API of the first member.
-    pub api: String,
+    pub api: Arc<str>,
     /// Data flow of the first member; [`Flow::Send`] for pairs.
     pub flow: Flow,
     /// Root of a rooted collective.
@@ -189,7 +189,7 @@ fn match_group(
         let places: Vec<Option<usize>> = if list.len() == reference.len() && (0..list.len()).all(|k| same(k, k)) {
             (0..list.len()).map(Some).collect()
         } else {
-            let key = |at: u32, event: u32| (call(at, event).api.as_str(), call(at, event).numel);
+            let key = |at: u32, event: u32| (&*call(at, event).api, call(at, event).numel);
             let a: Vec<_> = reference.iter().map(|&e| key(*reference_at, e)).collect();
             let b: Vec<_> = list.iter().map(|&e| key(*at, e)).collect();
             align(&a, &b)
@@ -224,7 +224,7 @@ fn match_group(
         Match {
             group: Arc::clone(&group),
             seq: seq as u32,
-            api: first.api.clone(),
+            api: Arc::clone(&first.api),
             flow: first.flow,
             root: first.root,
             pair: None,
@@ -337,7 +337,7 @@ fn pair(timelines: &[Timeline], channel: Channel, seq: u32, members: &[Member]) 
     Match {
         group: Arc::new(timelines[members[0].timeline as usize].groups[first.group as usize].clone()),
         seq,
-        api: first.api.clone(),
+        api: Arc::clone(&first.api),
         flow: Flow::Send,
         root: None,
         pair: Some((source, destination)),

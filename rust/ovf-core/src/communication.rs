@@ -7,6 +7,8 @@
 //! `input_kwargs`; the received value is found there by the place of its argument. What a buffer held before the
 //! call is in no list here: it is never evidence.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use crate::op::{Argument, Field, GroupRef, Op, OpName, P2pRef, Rank, Segment, TensorStat, Value};
@@ -38,7 +40,7 @@ pub struct Communication {
     /// Entry of a batched call; 0 otherwise.
     pub item: u32,
     /// API name; `isend`/`irecv` for the entries of a batch.
-    pub api: String,
+    pub api: Arc<str>,
     /// Data flow.
     pub flow: Flow,
     /// Index into [`crate::Timeline::groups`].
@@ -130,7 +132,7 @@ pub(crate) fn exchanges<'o, 'a>(
     let communication = Communication {
         op: index,
         item: 0,
-        api: name.api.to_owned(),
+        api: name.api.into(),
         flow: row.flow,
         group: 0,
         root: rank(&row.root).or(matches!(row.flow, Flow::FromRoot | Flow::ToRoot).then_some(first_of_group)),
@@ -245,7 +247,7 @@ fn batch<'o, 'a>(op: &'o Op<'a>, index: u32) -> Vec<Exchange<'o, 'a>> {
             communication: Communication {
                 op: index,
                 item: item as u32,
-                api: if sends { "isend" } else { "irecv" }.to_owned(),
+                api: if sends { "isend" } else { "irecv" }.into(),
                 flow: if sends { Flow::Send } else { Flow::Recv },
                 group: 0,
                 root: None,

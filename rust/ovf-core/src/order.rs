@@ -23,6 +23,7 @@
 use std::collections::VecDeque;
 
 use rayon::prelude::*;
+use smallvec::SmallVec;
 
 use crate::collective::{Match, MatchState, Matching};
 use crate::op::{Kinds, Rank};
@@ -152,7 +153,7 @@ struct Meeting {
     depth: u32,
     entered: u32,
     decided: bool,
-    waiting: Vec<u32>,
+    waiting: SmallVec<[u32; 4]>,
 }
 
 struct Replay<'t> {
@@ -527,12 +528,12 @@ impl<'t> Replay<'t> {
         let Receipt::Propagated(gt, ge) = self.order.receipts[t as usize][e as usize] else { return None };
         let giver = &self.timelines[gt as usize];
         let given = giver.events[ge as usize].given.as_ref()?;
-        let event = match given.mark {
+        let event = match given.mark() {
             Some(mark) => {
                 let demoted = self.order.demoted_by[gt as usize][mark as usize];
                 demoted.or(giver.marks[mark as usize].event)
             }
-            None => given.conditions.first().copied(),
+            None => given.conditions().first().copied(),
         };
         event.map(|event| (gt, event))
     }
@@ -543,7 +544,7 @@ impl<'t> Replay<'t> {
             return;
         };
         let receipts = &self.order.receipts[t as usize];
-        let delivered = side.conditions.iter().any(|&c| {
+        let delivered = side.conditions().iter().any(|&c| {
             matches!(receipts[c as usize], Receipt::Propagated(..) | Receipt::Origin(_) | Receipt::Entered(_))
         });
         self.order.given_real[t as usize][event as usize] = side.real || delivered;
@@ -557,13 +558,18 @@ impl<'t> Replay<'t> {
         let entry = &self.matching.matches[id as usize];
         let event_of = |m: &crate::collective::Member| &self.timelines[m.timeline as usize].events[m.event as usize];
         let rank_of = |m: &crate::collective::Member| self.timelines[m.timeline as usize].rank;
+        let is_bad = |m: &&crate::collective::Member| event_of(m).got.as_ref().is_some_and(|g| !g.kinds.is_finite());
+        // PERF: nearly all of them.
+        if !entry.members.iter().any(|m| is_bad(&m)) {
+            return;
+        }
         let givers: Vec<_> =
             entry.members.iter().filter(|m| sides(entry, rank_of(m), event_of(m).communication.flow).0).collect();
         let getters: Vec<_> = entry
             .members
             .iter()
             .filter(|m| sides(entry, rank_of(m), event_of(m).communication.flow).1)
-            .filter(|m| event_of(m).got.as_ref().is_some_and(|g| !g.kinds.is_finite()))
+            .filter(is_bad)
             .copied()
             .collect();
         if getters.is_empty() {

@@ -53,6 +53,8 @@ pub(crate) fn conclude(mut summaries: Vec<Summary>, mut step: StepFacts, options
     fill(&mut report.findings, &located, &records, &options.rules);
     report.first = report.findings.first().cloned();
     report.atlas = options.wanted.chart.then(|| draw(&timelines, &matching));
+    // PERF: thousands of ranks are many small pieces of memory.
+    rayon::join(|| drop(timelines), || drop((matching, ordering)));
     report
 }
 

@@ -174,14 +174,35 @@ pub struct Side {
     pub kinds: Kinds,
     /// Whether the non-finite ones came from an overflow, as far as this rank knows.
     pub real: bool,
+    /// Got: whether a later op read the bad value.
+    pub read: bool,
+    /// Of non-finite ones only: nearly all are finite, and there are as many as communications.
+    pub way: Option<Box<Way>>,
+}
+
+/// Where a side's non-finite values come from.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Way {
     /// Root they came from (given) or are (got), index into [`Timeline::marks`].
     pub mark: Option<u32>,
     /// Given: how they got here from the root.
     pub trail: Trail,
     /// Given, not real: communications that delivered them as masks.
     pub conditions: Vec<u32>,
-    /// Got: whether a later op read the bad value.
-    pub read: bool,
+}
+
+impl Side {
+    /// [`Way::mark`].
+    #[must_use]
+    pub fn mark(&self) -> Option<u32> {
+        self.way.as_ref().and_then(|way| way.mark)
+    }
+
+    /// [`Way::conditions`].
+    #[must_use]
+    pub fn conditions(&self) -> &[u32] {
+        self.way.as_ref().map_or(&[], |way| &way.conditions)
+    }
 }
 
 /// A communication with its two sides; `None` where the rank has no tensor on that side.
@@ -387,7 +408,7 @@ impl Timeline {
         let mark = |m: u32| (m as usize) < self.marks.len();
         let event = |e: u32| (e as usize) < self.events.len();
         let op = |o: u32| o < self.ops;
-        let side = |s: &Side| s.mark.is_none_or(mark) && s.conditions.iter().all(|&c| event(c));
+        let side = |s: &Side| s.mark().is_none_or(mark) && s.conditions().iter().all(|&c| event(c));
         self.events.iter().all(|e| {
             let c = &e.communication;
             let sides = [&e.given, &e.got];

@@ -21,7 +21,7 @@ use crate::op::{Kinds, Rank};
 use crate::order::{Candidate, Ordering, Receipt, Source};
 use crate::report::{Certainty, Finding, FindingKind, RankOp, Report, SCHEMA_VERSION, Unreadable, Verdict};
 use crate::survey::Wanted;
-use crate::timeline::{CANDIDATES_PER_RANK, Cause, Completeness, Mark, OpRef, Phase, Timeline};
+use crate::timeline::{CANDIDATES_PER_RANK, Cause, Completeness, Mark, OpRef, Phase, Side, Timeline};
 
 /// Findings listed.
 const FINDINGS_LISTED: usize = 200;
@@ -175,13 +175,13 @@ impl Assembler<'_> {
             Receipt::Origin(c) | Receipt::Entered(c) => Before::Candidate(c),
             Receipt::Propagated(gt, ge) => {
                 let given = self.timelines[gt as usize].events[ge as usize].given.as_ref();
-                if let Some(mark) = given.and_then(|g| g.mark) {
+                if let Some(mark) = given.and_then(Side::mark) {
                     return Before::Mark(gt, mark);
                 }
                 // Given as a mask that had been delivered: its delivery is the way back.
-                let condition = given.and_then(|g| g.conditions.first().copied());
+                let condition = given.and_then(|g| g.conditions().first().copied());
                 let delivered = condition
-                    .and_then(|c| self.timelines[gt as usize].events[c as usize].got.as_ref().and_then(|s| s.mark));
+                    .and_then(|c| self.timelines[gt as usize].events[c as usize].got.as_ref().and_then(Side::mark));
                 delivered.map_or(Before::Nothing, |mark| Before::Mark(gt, mark))
             }
             _ => Before::Nothing,

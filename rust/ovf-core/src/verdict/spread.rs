@@ -3,7 +3,7 @@
 use super::Assembler;
 use crate::order::{Receipt, Source};
 use crate::report::{Hop, PathStep, RankOp, Spread};
-use crate::timeline::{OpRef, Symptom, Timeline, Trail};
+use crate::timeline::{OpRef, Side, Symptom, Timeline, Trail};
 
 /// For each timeline the events that give something bad, by the mark it goes back to.
 pub(super) struct GivenByMark(Vec<GivenOfRank>);
@@ -18,7 +18,7 @@ impl GivenOfRank {
     fn new(timeline: &Timeline) -> Self {
         let given = || {
             let events = timeline.events.iter().enumerate();
-            events.filter_map(|(e, event)| Some((event.given.as_ref()?.mark? as usize, e as u32)))
+            events.filter_map(|(e, event)| Some((event.given.as_ref()?.mark()? as usize, e as u32)))
         };
         let mut starts = vec![0; timeline.marks.len() + 1];
         given().for_each(|(mark, _)| starts[mark + 1] += 1);
@@ -89,7 +89,7 @@ impl Assembler<'_> {
                 let mut getters = self.getters_of(t, event, &mut met);
                 getters.sort_by_key(|g| g.0 != t); // of equal ways the one that stays on its rank
                 for (gt, ge) in getters {
-                    let Some(mark) = self.timelines[gt as usize].events[ge as usize].got.as_ref().and_then(|g| g.mark)
+                    let Some(mark) = self.timelines[gt as usize].events[ge as usize].got.as_ref().and_then(Side::mark)
                     else {
                         continue;
                     };
@@ -115,7 +115,7 @@ impl Assembler<'_> {
         let mut entered_by = None;
         for (t, event, to, got) in hops {
             let side = self.timelines[t as usize].events[event as usize].given.as_ref();
-            self.walk(&mut path, t, side.map(|s| &s.trail), entered_by);
+            self.walk(&mut path, t, side.and_then(|s| s.way.as_ref()).map(|way| &way.trail), entered_by);
             let giving = self.event_op(t, event).0;
             if path.last().is_none_or(|p: &PathStep| p.rank != self.rank(t) || p.exec_order != giving.op) {
                 let via = if path.is_empty() { "origin" } else { "data" };
@@ -171,7 +171,7 @@ impl Assembler<'_> {
             _ => c
                 .getters
                 .iter()
-                .filter_map(|&(t, e)| Some((t, self.timelines[t as usize].events[e as usize].got.as_ref()?.mark?)))
+                .filter_map(|&(t, e)| Some((t, self.timelines[t as usize].events[e as usize].got.as_ref()?.mark()?)))
                 .collect(),
         }
     }
@@ -222,7 +222,7 @@ impl Assembler<'_> {
                 let mut new = Vec::new();
                 for (gt, ge) in self.getters_of(t, event, &mut met) {
                     let got = self.timelines[gt as usize].events[ge as usize].got.as_ref();
-                    let Some(mark) = got.and_then(|g| g.mark) else { continue };
+                    let Some(mark) = got.and_then(Side::mark) else { continue };
                     if !std::mem::replace(&mut seen[gt as usize][mark as usize], true) {
                         roots.push((gt, mark));
                     }
@@ -233,7 +233,7 @@ impl Assembler<'_> {
                 }
                 if !new.is_empty() {
                     let op = self.event_op(t, event).0;
-                    let api = self.timelines[t as usize].events[event as usize].communication.api.clone();
+                    let api = self.timelines[t as usize].events[event as usize].communication.api.to_string();
                     let (to, arrivals) = new.into_iter().unzip();
                     let exec_order = op.op;
                     hops.push(Hop { api, from: self.rank(t), op_name: op.name, exec_order, to, arrivals });

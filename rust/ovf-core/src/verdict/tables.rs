@@ -109,7 +109,7 @@ impl Assembler<'_> {
             .map(|m| RankOp::new(self.rank(m.timeline), &self.timelines[m.timeline as usize].event_ref(m.event)))
             .collect();
         CommunicationReport {
-            api: entry.api.clone(),
+            api: entry.api.to_string(),
             op_name: members.first().map(|m| m.op_name.clone()).unwrap_or_default(),
             group_ranks: entry.group.ranks.clone(),
             group_id: entry.group.id.clone(),

@@ -9,7 +9,7 @@ use crate::op::{Argument, Kinds, Op, OpName, TensorStat};
 use crate::provenance;
 use crate::provenance::{Link, Meaning, NodeId};
 use crate::rules::Flow;
-use crate::timeline::{Event, Side, Trail};
+use crate::timeline::{Event, Side};
 
 impl<'a> Walk<'a> {
     /// Enters a communication; with the `form` of a finite one, others like it will [`Walk::repeat`] it.
@@ -92,13 +92,13 @@ impl<'a> Walk<'a> {
         let Some(inner) = after.first().map(|e| &e.communication) else {
             return;
         };
-        if inner.batched || !matches!(inner.api.as_str(), "isend" | "irecv") {
+        if inner.batched || !matches!(&*inner.api, "isend" | "irecv") {
             return;
         }
         let mut next = inner.op;
         for event in before.iter_mut().rev() {
             let outer = &mut event.communication;
-            if outer.op + 1 < next || !matches!(outer.api.as_str(), "isend" | "irecv") {
+            if outer.op + 1 < next || !matches!(&*outer.api, "isend" | "irecv") {
                 return;
             }
             if outer.batched && !outer.superseded && (&outer.api, outer.peer) == (&inner.api, inner.peer) {
@@ -127,7 +127,8 @@ impl<'a> Walk<'a> {
                 Some((id, _)) if self.values.get(id).meaning == Meaning::Intended => {
                     let node = self.values.get(id).node;
                     self.graph.node_mut(node).first_reader.get_or_insert(i);
-                    side.conditions.extend(self.graph.node(node).conditions.iter().take(CONDITIONS_KEPT));
+                    let conditions = self.graph.node(node).conditions.iter().take(CONDITIONS_KEPT);
+                    side.way.get_or_insert_default().conditions.extend(conditions);
                 }
                 None if t.kinds() == Kinds::NEG_INF => {} // looks like a mask
                 _ => outside.push((t, argument.slot.to_string())),
@@ -197,10 +198,8 @@ impl Side {
             judged: tensors.iter().any(|(_, t)| t.has_statistics() || !t.is_floating()),
             kinds: tensors.iter().fold(Kinds::NONE, |k, (_, t)| k.union(t.kinds())),
             real: false,
-            mark: None,
-            trail: Trail::default(),
-            conditions: Vec::new(),
             read: false,
+            way: None,
         }
     }
 }

@@ -44,8 +44,8 @@ impl Walk<'_> {
         for &(event, node) in &self.given {
             let trail = trail_of(&trails, node);
             if let Some(side) = &mut self.events[event as usize].given {
-                side.mark = mark_at(node);
-                side.trail = trail;
+                let way = side.way.get_or_insert_default();
+                (way.mark, way.trail) = (mark_at(node), trail);
             }
         }
         for &(event, node) in &self.got {
@@ -53,7 +53,7 @@ impl Walk<'_> {
             let entry = &mut self.events[event as usize];
             entry.visible_at = entry.communication.is_async.then_some(read).flatten();
             if let Some(side) = &mut entry.got {
-                side.mark = mark_at(node);
+                side.way.get_or_insert_default().mark = mark_at(node);
                 side.read = read.is_some();
             }
         }
@@ -228,7 +228,8 @@ impl Walk<'_> {
     /// The names of the ops that events and trails name by number.
     fn names(&self, terminals: &[Terminal]) -> Names {
         let given = self.events.iter().filter_map(|e| e.given.as_ref());
-        let trails = given.map(|side| &side.trail).chain(terminals.iter().map(|t| &t.trail));
+        let trails =
+            given.filter_map(|side| side.way.as_ref()).map(|way| &way.trail).chain(terminals.iter().map(|t| &t.trail));
         let mut ops: Vec<u32> = trails.flat_map(|t| [t.head(), t.tail()].concat()).collect();
         ops.extend(self.events.iter().map(|e| e.communication.op));
         Names::of(ops, |op| self.name(op))
