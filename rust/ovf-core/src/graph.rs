@@ -155,12 +155,13 @@ impl Graph {
                 }
                 for k in 0..self.nodes[id].parents.len() {
                     let parent = self.nodes[id].parents[k] as usize;
-                    changed |= !self.nodes[parent].harm;
+                    // Those before it are still to come in this pass; only an adopted child stands before its parent.
+                    changed |= parent > id && !self.nodes[parent].harm;
                     self.nodes[parent].harm = true;
                 }
             }
             if !changed {
-                return; // parents stand before children but for adoptions, so a second pass is rare
+                return;
             }
         }
     }

@@ -150,11 +150,21 @@ pub struct Index {
 }
 
 impl Index {
-    /// The raw name of an op of a file's bytes, escapes kept.
-    pub(crate) fn name<'a>(&'a self, bytes: &'a [u8], op: usize) -> &'a [u8] {
+    /// Names that will be looked at again, as text; nothing where escapes or bytes that are not UTF-8 are in them.
+    pub(crate) fn plain_names(&self) -> Option<&str> {
+        std::str::from_utf8(&self.names).ok().filter(|names| memchr::memchr(b'\\', names.as_bytes()).is_none())
+    }
+
+    /// Where the name of an op stands in [`Index::plain_names`], if it does.
+    pub(crate) fn named(&self, op: usize) -> std::ops::Range<usize> {
         let entry = &self.entries[op];
         let at = entry.named_at as usize;
-        self.names.get(at..at + entry.name_len as usize).unwrap_or_else(|| entry.name(bytes))
+        at..at + entry.name_len as usize
+    }
+
+    /// The raw name of an op of a file's bytes, escapes kept.
+    pub(crate) fn name<'a>(&'a self, bytes: &'a [u8], op: usize) -> &'a [u8] {
+        self.names.get(self.named(op)).unwrap_or_else(|| self.entries[op].name(bytes))
     }
 }
 

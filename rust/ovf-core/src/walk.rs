@@ -70,6 +70,8 @@ pub(crate) struct Walk<'a> {
     bytes: &'a [u8],
     index: &'a Index,
     rules: &'a Rules,
+    /// See [`Index::plain_names`].
+    names: Option<&'a str>,
     classes: Vec<Class>,
     first_backward: Option<u32>,
     last_backward: Option<u32>,
@@ -154,6 +156,7 @@ impl<'a> Walk<'a> {
             bytes,
             index,
             rules,
+            names: index.plain_names(),
             classes,
             first_backward,
             last_backward,
@@ -211,6 +214,10 @@ impl<'a> Walk<'a> {
     }
 
     fn name(&self, op: u32) -> Cow<'a, str> {
+        // PERF: that the text is text is looked at once for all of them.
+        if let Some(name) = self.names.and_then(|names| names.get(self.index.named(op as usize))) {
+            return Cow::Borrowed(name);
+        }
         unescape(self.raw_name(op))
     }
 
@@ -263,9 +270,12 @@ impl<'a> Walk<'a> {
         let all = self.registers;
         let wanted = |e: &Entry| e.non_finite || e.asked || all;
         let ops: Vec<u32> = (0u32..).zip(&self.index.entries).filter(|(_, e)| wanted(e)).map(|(i, _)| i).collect();
-        let bad = self.index.entries.iter().filter(|e| e.non_finite).count();
+        let count = |what: fn(&Entry) -> bool| ops.iter().filter(|&&i| what(&self.index.entries[i as usize])).count();
+        let (bad, asked) = (count(|e| e.non_finite), count(|e| e.asked));
         self.graph.nodes.reserve(bad);
         self.values.reserve(bad);
+        self.events.reserve(asked);
+        self.forwards.reserve(bad / 2);
         let mut records = Records::new(self.bytes, self.index, all);
         if worth_sharing(self.bytes.len()) {
             self.over_ops_ahead(&ops, &mut records, watch);

@@ -19,6 +19,8 @@ pub(super) struct Records<'a> {
     index: &'a Index,
     /// Communications are read whole: registers are judged.
     all: bool,
+    /// Whether a name may hold escapes.
+    has_escapes: bool,
     parser: Parser<'a>,
     /// By form: the part that was read, and the op, where it is the same for all records of the form.
     known: Vec<Option<(Part, Option<Arc<Op<'a>>>)>>,
@@ -26,7 +28,8 @@ pub(super) struct Records<'a> {
 
 impl<'a> Records<'a> {
     pub(super) fn new(bytes: &'a [u8], index: &'a Index, all: bool) -> Self {
-        Self { bytes, index, all, parser: Parser::new(Numbers::OfNonFinite), known: Vec::new() }
+        let has_escapes = index.plain_names().is_none();
+        Self { bytes, index, all, has_escapes, parser: Parser::new(Numbers::OfNonFinite), known: Vec::new() }
     }
 
     /// Reads an op.
@@ -82,7 +85,8 @@ impl<'a> Records<'a> {
         }
         // PERF: only names that end so can be records of values; reading them all would cost as much as the record.
         let name = self.index.name(self.bytes, i as usize);
-        let may_be = entry.class == Class::Gradient || name.ends_with(b".debug") || name.contains(&b'\\');
+        let may_be =
+            entry.class == Class::Gradient || name.ends_with(b".debug") || (self.has_escapes && name.contains(&b'\\'));
         Part::All { recorded: may_be && recorded(&OpName::parse(&unescape(name))) }
     }
 }

@@ -230,7 +230,7 @@ impl Walk<'_> {
         let given = self.events.iter().filter_map(|e| e.given.as_ref());
         let trails =
             given.filter_map(|side| side.way.as_ref()).map(|way| &way.trail).chain(terminals.iter().map(|t| &t.trail));
-        let mut ops: Vec<u32> = trails.flat_map(|t| [t.head(), t.tail()].concat()).collect();
+        let mut ops: Vec<u32> = trails.flat_map(|t| t.head().iter().chain(t.tail())).copied().collect();
         ops.extend(self.events.iter().map(|e| e.communication.op));
         Names::of(ops, |op| self.name(op))
     }
@@ -413,7 +413,9 @@ impl Walk<'_> {
                 Phase::Optimizer => first[1].is_some() && first[2].is_some(),
                 Phase::Backward => first[4].is_some(),
             };
-            if done {
+            // PERF: the name last, nodes may be all ops of a file.
+            let is_last = phase == Phase::Forward && self.is_last_of_forward(node.op);
+            if done || (phase == Phase::Forward && !is_last && !node.scalar) {
                 continue;
             }
             let raw = self.name(node.op);
@@ -425,7 +427,7 @@ impl Walk<'_> {
                 Phase::Forward if node.scalar && self.losses().contains_key(&key_of(&name)) => 0,
                 Phase::Optimizer if is_norm(&name) => 1,
                 Phase::Optimizer if name.is_in_place() => 2,
-                Phase::Forward if self.is_last_of_forward(node.op) => 3,
+                Phase::Forward if is_last => 3,
                 Phase::Backward => 4,
                 _ => continue,
             };
