@@ -1,8 +1,8 @@
 """`python -m ovf` is the `ovf` command, as a process of its own.
 
-What only a process that soon ends may do stands here, not in `ovf.cli`: no garbage is collected while modules are
-imported, and what they left is not looked at again; Ctrl-C is understood from the first import on; and when all is
-said, the process ends without taking its objects apart one by one.
+What only a process that soon ends may do stands here, not in `ovf.cli`: a plain call collects no garbage (all others
+do); Ctrl-C is understood from the first import on; and when all is said, the process ends without taking its objects
+apart one by one.
 """
 
 from __future__ import annotations
@@ -24,11 +24,8 @@ def main() -> None:
 
 def _run() -> None:
     gc.disable()
-    from ovf.cli import commands  # noqa: F401, PLC0415 - Ctrl-C is understood from here on
-    from ovf.cli import main as command  # noqa: PLC0415 - as above
+    from ovf.cli import main as command  # noqa: PLC0415 - Ctrl-C is understood from here on
 
-    gc.freeze()
-    gc.enable()
     try:
         command()
     except SystemExit as end:
@@ -49,7 +46,7 @@ def _leave(code: object) -> None:
         or sys.flags.interactive
         or (monitoring is not None and any(monitoring.get_tool(tool) for tool in range(6)))
     )
-    alone = threading is not None and threading.active_count() == 1
+    alone = threading is None or threading.active_count() == 1
     run_exit_functions = getattr(atexit, "_run_exitfuncs", None)
     plain = sys.argv[1:2] == ["check"] and "ovf.remote" not in sys.modules
     if watched or not alone or not plain or run_exit_functions is None or not isinstance(code, int):

@@ -6,6 +6,7 @@ interrupted. What takes time is imported inside `main`, so that Ctrl-C is unders
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -21,17 +22,11 @@ def main() -> None:
     """
     try:
         _prepare_streams()
-        from ovf.cli.commands import cli  # noqa: PLC0415 - see above
-        from ovf.cli.framework import click  # noqa: PLC0415 - see above
+        from ovf.cli.plain import plain  # noqa: PLC0415 - see above
+
+        code = plain(sys.argv[1:])
+        sys.exit(_parsed() if code is None else code)
     except KeyboardInterrupt:
-        sys.exit(_INTERRUPTED)
-    try:
-        code = cli.main(standalone_mode=False)
-        sys.exit(code if isinstance(code, int) else 0)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(_USAGE)
-    except (click.Abort, KeyboardInterrupt):
         sys.exit(_INTERRUPTED)
     except BrokenPipeError:
         # The reader has gone (| head): not an error. The interpreter must not flush into the pipe again.
@@ -50,6 +45,22 @@ def main() -> None:
         _fail(text, getattr(error, "help", None))
 
 
+def _parsed() -> int:
+    """Let the option parser run a command; the exit status."""
+    gc.enable()  # it may run for hours
+    from ovf.cli.commands import cli  # noqa: PLC0415 - not needed for plain calls
+    from ovf.cli.framework import click  # noqa: PLC0415 - as above
+
+    try:
+        code = cli.main(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return _USAGE
+    except click.Abort:
+        return _INTERRUPTED
+    return code if isinstance(code, int) else 0
+
+
 def _prepare_streams() -> None:
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -60,9 +71,7 @@ def _prepare_streams() -> None:
 
 
 def _fail(text: str, advice: str | None) -> None:
-    from ovf.cli.framework import click  # noqa: PLC0415 - see above
-
-    click.echo(f"ovf: error: {text}", err=True)
+    print(f"ovf: error: {text}", file=sys.stderr)
     if advice:
-        click.echo(f"help: {advice}", err=True)
+        print(f"help: {advice}", file=sys.stderr)
     sys.exit(_USAGE)

@@ -8,8 +8,6 @@ import time
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ovf.cli.framework import click
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
@@ -76,19 +74,19 @@ def json_out(data: dict[str, Any], folder: Path | None, name: str, dump: Sequenc
 
     text = json.dumps(data, indent=2, ensure_ascii=False) + "\n"
     if folder is None:
-        click.echo(text, nl=False)
+        sys.stdout.write(text)
         return
     target = folder if folder.suffix == ".json" else folder / name
     from ovf.output import write_new  # noqa: PLC0415 - only for a file
 
     write_new(target, text, dump, parents=True)
-    click.echo(f"wrote {target}")
+    print(f"wrote {target}")
 
 
 def complain(text: str, *, quiet: bool = False) -> None:
     """Say something on standard error."""
     if not quiet:
-        click.echo(f"ovf: {text}", err=True)
+        print(f"ovf: {text}", file=sys.stderr)
 
 
 @contextmanager

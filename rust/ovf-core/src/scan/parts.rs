@@ -121,6 +121,7 @@ fn read_entries(
 ) -> Read<Reached> {
     let mut told = cursor.at;
     let mut forms = Forms::default();
+    let mut before = Class::Forward;
     loop {
         cursor.skip_space();
         if let Some(limit) = limit.filter(|&limit| cursor.at >= limit) {
@@ -144,9 +145,12 @@ fn read_entries(
         let mut hasher = FxHasher::default();
         hasher.write(name);
         part.hashes.push(hasher.finish());
-        let asked = asked(name);
+        let (asked, class) = (asked(name), Class::of(name));
         let mut named_at = UNNAMED;
-        if non_finite || asked {
+        // The first backward op behind forward ones names a loss.
+        let turns = class == Class::Backward && before == Class::Forward;
+        before = class;
+        if non_finite || asked || turns {
             named_at = u32::try_from(part.names.len()).unwrap_or(UNNAMED);
             part.names.extend_from_slice(name);
         }
@@ -158,7 +162,7 @@ fn read_entries(
             non_finite,
             asked,
             named_at,
-            class: Class::of(name),
+            class,
             form: variant.map_or(FormId::NONE, |variant| FormId((number * ALL_VARIANTS) as u32 + variant)),
         });
         if !cursor.eat(b',')? {
