@@ -58,8 +58,8 @@ def all_scenarios(scale: float, peer: str | None) -> list[Scenario]:
 
     step16 = Recipe("16 x 27 MB", 2, 4, 2, rank_mb=mb(27), fault="forward:5:1:50%", options=("--layers", "8"))
     step256 = Recipe("256 x 24 MB", 4, 4, 16, rank_mb=mb(24), fault="forward:3:50%:50%")
-    clean = Recipe("clean", 2, 2, 2, ops_per_rank=ops(32000))
-    bad = Recipe("mostly NaN", 2, 2, 2, ops_per_rank=ops(32000), fault="forward:0:0:0")
+    clean = Recipe("clean", 2, 4, 1, ops_per_rank=ops(32000))
+    bad = Recipe("mostly NaN", 2, 4, 1, ops_per_rank=ops(32000), fault="forward:0:0:0", spoilt=True)
     giant = Recipe("one rank of 2 GB", rank_mb=mb(100), fault="forward:0:50%:50%", copies=20)
     spellings = {"no white space": "none", "1 space": "1", "4 spaces": "4"}
     layouts = [

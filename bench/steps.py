@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -31,6 +32,7 @@ class Recipe:
         fault: as `python -m ovf.testing` takes it; none for a clean step.
         options: more of its options.
         copies: of a single rank: how many times the step stands in its file, clean but for the last.
+        spoilt: whether all statistics behind each rank's first NaN are NaN too.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Recipe:
     fault: str | None = None
     options: tuple[str, ...] = field(default=())
     copies: int = 1
+    spoilt: bool = False
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,9 @@ def make(recipe: Recipe, folder: Path) -> Made:
         truth["op"] = f"{api}.{int(number) + added}.{direction}"
         (step / "rank0/stack.json").unlink()  # names other ops
     dumps = list(step.glob("rank*/dump.json"))
+    if recipe.spoilt:
+        for dump in dumps:
+            _spoil(dump)
     made = Made(
         name=recipe.name,
         path=str(step),
@@ -121,6 +127,13 @@ def make(recipe: Recipe, folder: Path) -> Made:
     )
     note.write_text(json.dumps(asdict(made)))
     return made
+
+
+def _spoil(dump: Path) -> None:
+    text = dump.read_bytes()
+    first = text.index(b'": NaN')
+    numbers = re.compile(rb'"(Max|Min|Mean|Norm)": -?[0-9][^,\n]*')
+    dump.write_bytes(text[:first] + numbers.sub(rb'"\1": NaN', text[first:]))
 
 
 def _ops(dump: Path) -> int:
