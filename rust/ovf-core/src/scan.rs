@@ -12,8 +12,6 @@ mod blank;
 mod form;
 mod parts;
 
-pub(crate) use parts::worth_sharing;
-
 use std::sync::atomic::AtomicBool;
 
 use rayon::prelude::*;

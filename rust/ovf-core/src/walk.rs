@@ -19,9 +19,8 @@ mod trend;
 use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::rc::Rc;
-use std::sync::Arc;
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use self::records::Records;
@@ -37,7 +36,7 @@ use crate::progress::Watch;
 use crate::provenance;
 use crate::provenance::{Link, Meaning, NodeId, Values};
 use crate::rules::{CommunicationRow, Is, OperatorRules, Rules};
-use crate::scan::{Class, Entry, Index, worth_sharing};
+use crate::scan::{Class, Entry, Index};
 use crate::survey::Seen;
 use crate::timeline::{Counts, Event, OpRef};
 use crate::token::{Read, Stop, unescape};
@@ -48,8 +47,6 @@ const MARKS_KEPT: usize = 256;
 const HEALED_KEPT: usize = 32;
 /// Records looked at to tell what a dump leaves out.
 const LOOKED_AT: usize = 64;
-/// Ops read ahead of the walk: their values are kept that long.
-const AHEAD: usize = 1024;
 /// Conditions kept for a promoted origin.
 const CONDITIONS_KEPT: usize = 8;
 
@@ -130,9 +127,6 @@ fn key_of(name: &OpName) -> u64 {
 fn shape_of(t: &TensorStat) -> (String, Vec<i64>) {
     (t.dtype.to_owned(), t.shape.to_vec())
 }
-
-/// An op that was read ahead of the walk: its place, and the op, if it may be needed.
-type ReadAhead<'a> = (u32, Option<Read<Arc<Op<'a>>>>);
 
 impl<'a> Walk<'a> {
     pub(crate) fn new(bytes: &'a [u8], index: &'a Index, rules: &'a Rules, rank: Rank, chart: Option<Draft>) -> Self {
@@ -277,10 +271,6 @@ impl<'a> Walk<'a> {
         self.events.reserve(asked);
         self.forwards.reserve(bad / 2);
         let mut records = Records::new(self.bytes, self.index, all);
-        if worth_sharing(self.bytes.len()) {
-            self.over_ops_ahead(&ops, &mut records, watch);
-            return;
-        }
         for &i in &ops {
             if watch.stopped() {
                 return;
@@ -289,39 +279,6 @@ impl<'a> Walk<'a> {
                 continue;
             }
             self.take(i, records.op(i));
-        }
-    }
-
-    /// As the loop of [`Walk::over_ops`], with another thread reading the next ops meanwhile.
-    fn over_ops_ahead(&mut self, ops: &[u32], records: &mut Records<'a>, watch: &Watch) {
-        let (index, all) = (self.index, self.registers);
-        let mut batches = ops.chunks(AHEAD);
-        let mut seen: FxHashSet<u32> = FxHashSet::default();
-        let mut read = |records: &mut Records<'a>| -> Vec<ReadAhead<'a>> {
-            let mut one = |&i: &u32| {
-                // Of communications that repeat, the first of each form is enough.
-                let repeats = !all && index.entries[i as usize].repeats().is_some_and(|form| !seen.insert(form));
-                (i, (!repeats).then(|| records.shared(i)))
-            };
-            batches.next().unwrap_or_default().iter().map(&mut one).collect()
-        };
-        let mut ready = read(records);
-        let mut alone = Records::new(self.bytes, index, all);
-        while !ready.is_empty() && !watch.stopped() {
-            let mut next = Vec::new();
-            rayon::in_place_scope(|scope| {
-                scope.spawn(|_| next = read(records));
-                for (i, op) in std::mem::take(&mut ready) {
-                    if self.may_repeat(i).is_some_and(|form| self.repeat(i, form)) {
-                        continue;
-                    }
-                    match &op {
-                        Some(op) => self.take(i, op.as_deref().map_err(|stop| *stop)),
-                        None => self.take(i, alone.op(i)),
-                    }
-                }
-            });
-            ready = next;
         }
     }
 

@@ -28,7 +28,7 @@ const UNNAMED: u32 = u32::MAX;
 const FIRST_KEYS: [&[u8]; 5] = [b"input_args", b"input_kwargs", b"input", b"output", b"parameters"];
 
 /// Whether the threads of the pool that this runs in should share a file of so many bytes.
-pub(crate) fn worth_sharing(bytes: usize) -> bool {
+pub(super) fn worth_sharing(bytes: usize) -> bool {
     bytes >= 2 * PART && rayon::current_thread_index().is_some() && rayon::current_num_threads() > 1
 }
 
@@ -66,6 +66,11 @@ pub(super) fn read_data(cursor: &mut Cursor, index: &mut Index, asked: &Asked, w
     let read = |i: usize| read_part(bytes, starts[i], starts.get(i + 1).copied(), i, asked, watch);
     let parts: Vec<Part> =
         if starts.len() == 1 { vec![read(0)] } else { (0..starts.len()).into_par_iter().map(read).collect() };
+    if parts.len() > 1 {
+        index.entries.reserve_exact(parts.iter().map(|p| p.entries.len()).sum());
+        index.names.reserve_exact(parts.iter().map(|p| p.names.len()).sum());
+        index.hashes.reserve_exact(parts.iter().map(|p| p.hashes.len()).sum());
+    }
     for part in parts {
         cursor.at = part.at;
         let reached = enter(index, part)?;
@@ -83,7 +88,7 @@ pub(super) fn read_data(cursor: &mut Cursor, index: &mut Index, asked: &Asked, w
 fn enter(index: &mut Index, part: Part) -> Read<Reached> {
     index.ascii &= part.ascii;
     index.hashes.extend_from_slice(&part.hashes);
-    if index.entries.is_empty() {
+    if index.entries.capacity() == 0 {
         (index.entries, index.names) = (part.entries, part.names);
     } else {
         let before = u32::try_from(index.names.len()).ok();

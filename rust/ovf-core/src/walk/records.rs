@@ -5,8 +5,6 @@
 //! they are one op, and only the first of them is taken apart: a dump that is NaN from end to end costs little more than
 //! its scan.
 
-use std::sync::Arc;
-
 use super::recorded;
 use crate::op::{Op, OpName, TensorStat, Value};
 use crate::parse::{Numbers, Parser, Part};
@@ -23,7 +21,7 @@ pub(super) struct Records<'a> {
     has_escapes: bool,
     parser: Parser<'a>,
     /// By form: the part that was read, and the op, where it is the same for all records of the form.
-    known: Vec<Option<(Part, Option<Arc<Op<'a>>>)>>,
+    known: Vec<Option<(Part, Option<Op<'a>>)>>,
 }
 
 impl<'a> Records<'a> {
@@ -47,17 +45,6 @@ impl<'a> Records<'a> {
         }
     }
 
-    /// [`Records::op`], to keep.
-    pub(super) fn shared(&mut self, i: u32) -> Read<Arc<Op<'a>>> {
-        let part = self.part(i);
-        if let Some(form) = self.learn(i, part)?
-            && let Some((_, Some(op))) = &self.known[form]
-        {
-            return Ok(Arc::clone(op));
-        }
-        self.parser.op(self.index.entries[i as usize].body(self.bytes), part).cloned().map(Arc::new)
-    }
-
     /// Where the form of an op stands in `known`, if `part` of it is known there.
     fn learn(&mut self, i: u32, part: Part) -> Read<Option<usize>> {
         let entry = &self.index.entries[i as usize];
@@ -72,7 +59,7 @@ impl<'a> Records<'a> {
         }
         let op = self.parser.op(entry.body(self.bytes), part)?;
         let one = op.arguments.iter().all(|a| if let Value::Tensor(t) = &a.value { is_settled(t) } else { true });
-        let op = one.then(|| Arc::new(with_keys(op.clone())));
+        let op = one.then(|| with_keys(op.clone()));
         self.known[form] = Some((part, op));
         Ok(Some(form))
     }
