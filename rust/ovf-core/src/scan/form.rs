@@ -12,7 +12,7 @@
 //!
 //! What is likely: the form that followed the last one the last times, then those met under the same name, its digits
 //! left out. None fits: the record is followed by quotes and brackets ([`crate::structural`]), which is always right, and
-//! becomes a form. So forms never decide anything: they are a guess that is compared byte by byte, about five times as
+//! becomes a form. So forms never decide anything: they are a guess that is compared byte by byte, about twice as
 //! fast as following the structure. Dumps whose records do not repeat stop guessing.
 
 use std::hash::Hasher;
