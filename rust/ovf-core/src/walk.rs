@@ -270,7 +270,7 @@ impl<'a> Walk<'a> {
         self.values.reserve(bad);
         self.events.reserve(asked);
         self.forwards.reserve(bad / 2);
-        let mut records = Records::new(self.bytes, self.index, all);
+        let mut records = Records::new(self.bytes, self.index, all, self.names.is_none());
         for &i in &ops {
             if watch.stopped() {
                 return;

@@ -25,8 +25,7 @@ pub(super) struct Records<'a> {
 }
 
 impl<'a> Records<'a> {
-    pub(super) fn new(bytes: &'a [u8], index: &'a Index, all: bool) -> Self {
-        let has_escapes = index.plain_names().is_none();
+    pub(super) fn new(bytes: &'a [u8], index: &'a Index, all: bool, has_escapes: bool) -> Self {
         Self { bytes, index, all, has_escapes, parser: Parser::new(Numbers::OfNonFinite), known: Vec::new() }
     }
 
