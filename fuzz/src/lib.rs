@@ -84,7 +84,7 @@ pub fn agree_on(bytes: &[u8]) {
     assert_eq!(found, wanted, "ops of {}", show());
     // The values.
     let mut sound = expected.end == End::Complete;
-    for entry in &index.entries {
+    for entry in index.entries.iter() {
         let body = entry.body(bytes);
         let parsed = bench::parse_record(body);
         if let Ok(values) = &parsed {

@@ -91,7 +91,7 @@ pub use report::{
 };
 pub use report_table::{COMMUNICATIONS, FINDINGS, communications, findings};
 pub use rules::{Level, Rules};
-pub use scan::{Ending, Entry, Index, scan};
+pub use scan::{Ending, Entries, Entry, Index, scan};
 pub use source::{RankSource, Step, layout};
 pub use steps::{discover, discover_all};
 pub use summary::{RankBytes, StepName, Summary, summarise_bytes, summarise_files, with_context};

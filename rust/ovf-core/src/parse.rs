@@ -10,7 +10,8 @@ mod template;
 use std::ops::Range;
 
 use self::known::{Key, Known, Raw};
-use self::template::{Templates, TensorNumbers};
+use self::template::Templates;
+pub(crate) use self::template::TensorNumbers;
 use crate::op::{Argument, Field, Op, Path, Segment, Shape, Slot, Value};
 use crate::structural::{Skipped, skip_container};
 use crate::token::{Cursor, Read, Stop, number};
@@ -102,6 +103,12 @@ impl<'a> Parser<'a> {
         }
         Ok(&self.single)
     }
+}
+
+/// The op of a record, and where the statistics of its tensors stand. Nothing where it is no record.
+pub(crate) fn parse_with_places(body: &[u8], part: Part) -> Option<(Op<'_>, Vec<TensorNumbers<'_>>)> {
+    let reader = read(body, part.whole(), Numbers::OfNonFinite).ok()?.only(part);
+    Some((reader.op, reader.tensors))
 }
 
 /// The text of one field of a record, if it has it.

@@ -9,6 +9,7 @@
 //! the same bytes ([`form`]); its grammar is checked when (and if) it is parsed.
 
 mod blank;
+mod entry;
 mod form;
 mod parts;
 
@@ -17,99 +18,16 @@ use std::sync::atomic::AtomicBool;
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
+pub(crate) use self::entry::{Class, Notable};
+pub use self::entry::{Entries, Entry};
+use self::entry::{FormId, Note, Part, UNNAMED};
+pub(crate) use self::form::kept_numbers;
+use self::parts::Hashes;
 use crate::progress::Watch;
 use crate::token::{Cursor, Read, Stop};
 
 /// Ops between two words with the watch: well under a millisecond.
 const WATCH_EVERY: usize = 512;
-
-/// One op's place in the file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Entry {
-    name_at: usize,
-    name_len: u32,
-    body_gap: u32,
-    body_len: usize,
-    /// Whether a non-finite token (bare or as text) stands anywhere in the body.
-    pub non_finite: bool,
-    /// Whether the caller asked for ops of this name.
-    pub(crate) asked: bool,
-    pub(crate) class: Class,
-    pub(crate) form: FormId,
-    /// Where its name stands in [`Index::names`], if it does.
-    named_at: u32,
-}
-
-/// Records with one number have one [`form`], and NaN in the same statistics: the others are plain decimal numbers, and
-/// only these differ.
-///
-/// A finding of the way a file was read, not of what it holds: equal to any other.
-#[derive(Debug, Clone, Copy, Eq)]
-pub(crate) struct FormId(u32);
-
-impl FormId {
-    const NONE: Self = Self(u32::MAX);
-
-    /// The number, if the record has one.
-    pub(crate) fn get(self) -> Option<u32> {
-        (self.0 != u32::MAX).then_some(self.0)
-    }
-}
-
-impl PartialEq for FormId {
-    fn eq(&self, _: &Self) -> bool {
-        true
-    }
-}
-
-/// Class of an entry by the end of its name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Class {
-    Forward,
-    Backward,
-    Gradient,
-}
-
-impl Class {
-    fn of(name: &[u8]) -> Self {
-        let digits = name.iter().rev().take_while(|b| b.is_ascii_digit()).count();
-        let head = &name[..name.len() - digits];
-        let head = if digits > 0 { head.strip_suffix(b".").unwrap_or(name) } else { name };
-        if head.ends_with(b".backward") {
-            Self::Backward
-        } else if head.ends_with(b".parameters_grad") {
-            Self::Gradient
-        } else {
-            Self::Forward
-        }
-    }
-}
-
-impl Entry {
-    /// The raw name, escapes kept.
-    #[must_use]
-    pub fn name<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
-        &bytes[self.name_at..self.name_at + self.name_len as usize]
-    }
-
-    /// The record: an object, or whatever stands in its place.
-    #[must_use]
-    pub fn body<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
-        let start = self.body_at();
-        &bytes[start..start + self.body_len]
-    }
-
-    /// The form of a finite communication that has one.
-    pub(crate) fn repeats(&self) -> Option<u32> {
-        self.form.get().filter(|_| self.asked && !self.non_finite)
-    }
-
-    /// Offset of the record.
-    #[must_use]
-    pub fn body_at(&self) -> usize {
-        self.name_at + self.name_len as usize + self.body_gap as usize
-    }
-}
 
 /// How a dump file ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -134,36 +52,15 @@ pub struct Index {
     /// Whether a `data` object was seen.
     pub has_data: bool,
     /// The ops in file order; of two with one name the later stands, in the earlier's place (as Python reads it).
-    pub entries: Vec<Entry>,
-    /// Names of those that will be looked at again, side by side: in the file each would be far from the next.
-    names: Vec<u8>,
-    /// Hashes of all names, until it is known whether some stand twice.
-    hashes: Vec<u64>,
+    pub entries: Entries,
+    /// Their classes.
+    pub(crate) classes: Vec<Class>,
     /// Whether `data` holds only ASCII, so that it need not be checked for UTF-8.
     pub ascii: bool,
     /// How many names stood twice.
     pub duplicates: usize,
     /// How the file ended.
     pub ending: Ending,
-}
-
-impl Index {
-    /// Names that will be looked at again, as text; nothing where escapes or bytes that are not UTF-8 are in them.
-    pub(crate) fn plain_names(&self) -> Option<&str> {
-        std::str::from_utf8(&self.names).ok().filter(|names| memchr::memchr(b'\\', names.as_bytes()).is_none())
-    }
-
-    /// Where the name of an op stands in [`Index::plain_names`], if it does.
-    pub(crate) fn named(&self, op: usize) -> std::ops::Range<usize> {
-        let entry = &self.entries[op];
-        let at = entry.named_at as usize;
-        at..at + entry.name_len as usize
-    }
-
-    /// The raw name of an op of a file's bytes, escapes kept.
-    pub(crate) fn name<'a>(&'a self, bytes: &'a [u8], op: usize) -> &'a [u8] {
-        self.names.get(self.named(op)).unwrap_or_else(|| self.entries[op].name(bytes))
-    }
 }
 
 /// Indexes a dump.
@@ -183,25 +80,33 @@ pub(crate) fn scan_until(bytes: &[u8], asked: &Asked, watch: &Watch) -> Index {
         level: None,
         framework: None,
         has_data: false,
-        entries: Vec::new(),
-        names: Vec::new(),
-        hashes: Vec::new(),
+        entries: Entries::default(),
+        classes: Vec::new(),
         ascii: true,
         duplicates: 0,
         ending: Ending::Complete,
     };
     let mut cursor = Cursor::new(bytes, 0);
-    if let Err(stop) = read_header(&mut cursor, &mut index, asked, watch) {
+    let mut hashes = Vec::new();
+    if let Err(stop) = read_header(&mut cursor, &mut index, &mut hashes, asked, watch) {
         index.ending = match stop {
             Stop::End => Ending::Cut(bytes.len()),
             Stop::Unexpected { at, expected } => Ending::Damaged(at, expected),
         };
     }
-    last_of_each_name(bytes, &mut index, watch);
+    if some_name_twice(&hashes, bytes.len()) {
+        last_of_each_name(bytes, &mut index, watch);
+    }
     index
 }
 
-fn read_header(cursor: &mut Cursor, index: &mut Index, asked: &Asked, watch: &Watch) -> Read<()> {
+fn read_header(
+    cursor: &mut Cursor,
+    index: &mut Index,
+    hashes: &mut Vec<Hashes>,
+    asked: &Asked,
+    watch: &Watch,
+) -> Read<()> {
     cursor.expect(b'{', "a JSON object")?;
     if cursor.eat(b'}')? {
         return Ok(());
@@ -212,7 +117,7 @@ fn read_header(cursor: &mut Cursor, index: &mut Index, asked: &Asked, watch: &Wa
         match &cursor.bytes[key] {
             b"data" if cursor.peek()? == b'{' => {
                 index.has_data = true;
-                parts::read_data(cursor, index, asked, watch)?;
+                parts::read_data(cursor, index, hashes, asked, watch)?;
             }
             b"task" => index.task = read_text(cursor)?,
             b"level" => index.level = read_text(cursor)?,
@@ -236,54 +141,65 @@ fn read_text(cursor: &mut Cursor) -> Read<Option<String>> {
 
 /// Python's `json` keeps, of two entries with one name, the first's place and the last's value.
 fn last_of_each_name(bytes: &[u8], index: &mut Index, watch: &Watch) {
-    if !some_name_twice(std::mem::take(&mut index.hashes), bytes.len()) {
-        return;
-    }
     let mut seen: FxHashMap<&[u8], usize> = FxHashMap::default();
     seen.reserve(index.entries.len());
-    let mut kept: Vec<Entry> = Vec::new();
-    let mut rewriting = false;
+    let mut kept: Vec<Entry> = Vec::with_capacity(index.entries.len());
     for (position, entry) in index.entries.iter().enumerate() {
         if position.is_multiple_of(WATCH_EVERY) && watch.stopped() {
             return;
         }
-        let place = if rewriting { kept.len() } else { position };
+        // The parts that its name stood in are gone.
+        let entry = Entry { named_at: UNNAMED, ..*entry };
         if let Some(&first) = seen.get(entry.name(bytes)) {
-            if !rewriting {
-                kept = index.entries[..position].to_vec();
-                rewriting = true;
-            }
-            kept[first] = *entry;
+            kept[first] = entry;
             index.duplicates += 1;
         } else {
-            seen.insert(entry.name(bytes), place);
-            if rewriting {
-                kept.push(*entry);
-            }
+            seen.insert(entry.name(bytes), kept.len());
+            kept.push(entry);
         }
     }
-    if rewriting {
-        index.entries = kept;
+    if index.duplicates == 0 {
+        return;
     }
+    let note = |(op, e): (usize, &Entry)| {
+        (e.non_finite || e.asked).then_some(Note {
+            op: op as u32,
+            form: FormId::NONE,
+            numbers_at: 0,
+            named_at: UNNAMED,
+            name_len: e.name_len,
+            non_finite: e.non_finite,
+            asked: e.asked,
+        })
+    };
+    let notes = kept.iter().enumerate().filter_map(note).collect();
+    index.classes = kept.iter().map(|e| Class::of(e.name(bytes))).collect();
+    index.entries = Entries::default();
+    index.entries.push(Part { entries: kept, notes, ..Part::default() });
 }
 
 /// Whether two names may be equal, by their hashes. A chance hit costs a closer look.
-fn some_name_twice(mut hashes: Vec<u64>, bytes: usize) -> bool {
+fn some_name_twice(hashes: &[Hashes], bytes: usize) -> bool {
+    let some_twice = |bucket: usize| {
+        let all = hashes.iter().map(|part| part.bucket(bucket));
+        // An open table of the upper halves, placed by the lower ones; 0 is a free place.
+        let count: usize = all.clone().map(<[u64]>::len).sum();
+        let mut table = vec![0u32; (2 * count).next_power_of_two()];
+        let last = table.len() - 1;
+        all.flatten().any(|hash| {
+            let mark = (hash >> 32) as u32 | 1;
+            let mut at = (*hash >> Hashes::BITS) as usize & last;
+            while table[at] != 0 && table[at] != mark {
+                at = (at + 1) & last;
+            }
+            std::mem::replace(&mut table[at], mark) == mark
+        })
+    };
     if parts::worth_sharing(bytes) {
-        hashes.par_sort_unstable();
-        return hashes.windows(2).any(|pair| pair[0] == pair[1]);
+        (0..Hashes::BUCKETS).into_par_iter().any(some_twice)
+    } else {
+        (0..Hashes::BUCKETS).any(some_twice)
     }
-    // An open table of the upper halves, placed by the lower ones; 0 is a free place.
-    let mut table = vec![0u32; (2 * hashes.len()).next_power_of_two()];
-    let last = table.len() - 1;
-    hashes.iter().any(|hash| {
-        let mark = (hash >> 32) as u32 | 1;
-        let mut at = *hash as usize & last;
-        while table[at] != 0 && table[at] != mark {
-            at = (at + 1) & last;
-        }
-        std::mem::replace(&mut table[at], mark) == mark
-    })
 }
 
 #[cfg(test)]

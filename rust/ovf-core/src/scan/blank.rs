@@ -17,8 +17,8 @@ pub(super) enum Blank {
     Number(usize),
     /// [`NAN`].
     NaN,
-    /// `Infinity`, `-Infinity`.
-    Infinite(usize),
+    /// `Infinity`, `-Infinity`: its length, whether it is the negative one.
+    Infinite(usize, bool),
     /// Anything else.
     Other,
 }
@@ -32,7 +32,7 @@ impl Blank {
     /// Its bytes, if it may stand there.
     pub(super) fn length(self) -> Option<usize> {
         match self {
-            Self::Number(length) | Self::Infinite(length) => Some(length),
+            Self::Number(length) | Self::Infinite(length, _) => Some(length),
             Self::NaN => Some(NAN.len()),
             Self::Other => None,
         }
@@ -54,7 +54,7 @@ fn read_any_blank(bytes: &[u8], at: usize) -> Blank {
     let is_plain = |part: &[u8]| plain(part, 0) == Plain { length: part.len(), is_number: true };
     match &bytes[at..end] {
         NAN => Blank::NaN,
-        word @ (b"Infinity" | b"-Infinity") => Blank::Infinite(word.len()),
+        word @ (b"Infinity" | b"-Infinity") => Blank::Infinite(word.len(), word[0] == b'-'),
         word => match word.iter().position(|b| matches!(b, b'e' | b'E')) {
             Some(e) if is_small_exponent(&word[e + 1..]) && is_plain(&word[..e]) => {
                 debug_assert!(!large_exponent(bytes, at + e), "a small exponent");
@@ -97,25 +97,41 @@ pub(super) struct Laid {
     pub(super) blanks: Blanks,
 }
 
-/// What stood in the blanks.
+/// What stood in the blanks: one bit a blank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Blanks {
-    /// Which are NaN, where all others are numbers.
-    pub(super) nan: Option<u64>,
-    /// Whether one is not finite.
-    pub(super) non_finite: bool,
+    pub(super) nan: u64,
+    pub(super) pos_inf: u64,
+    pub(super) neg_inf: u64,
+    /// Whether a blank that has no bit is not finite.
+    pub(super) beyond: bool,
 }
 
 impl Blanks {
-    pub(super) const NUMBERS: Self = Self { nan: Some(0), non_finite: false };
+    pub(super) const NUMBERS: Self = Self { nan: 0, pos_inf: 0, neg_inf: 0, beyond: false };
 
-    pub(super) fn note_nan(&mut self, blank: usize) {
-        self.non_finite = true;
-        self.nan = self.nan.filter(|_| blank < 64).map(|nan| nan | 1 << blank);
+    /// Which are not finite, of those that have a bit.
+    pub(super) fn bits(self) -> u64 {
+        self.nan | self.pos_inf | self.neg_inf
     }
 
-    pub(super) fn note_infinite(&mut self) {
-        *self = Self { nan: None, non_finite: true };
+    /// Whether one is not finite.
+    pub(super) fn non_finite(self) -> bool {
+        self.beyond || self.bits() != 0
+    }
+
+    pub(super) fn note_nan(&mut self, blank: usize) {
+        self.nan |= self.bit(blank);
+    }
+
+    pub(super) fn note_infinite(&mut self, blank: usize, negative: bool) {
+        let bit = self.bit(blank);
+        *(if negative { &mut self.neg_inf } else { &mut self.pos_inf }) |= bit;
+    }
+
+    fn bit(&mut self, blank: usize) -> u64 {
+        self.beyond |= blank >= 64;
+        u64::from(blank < 64) << (blank & 63)
     }
 }
 
@@ -233,7 +249,7 @@ unsafe fn lay_with(
                 blanks.note_nan(blank);
                 NAN.len()
             } else if std::slice::from_raw_parts(at.add(minus as usize), INFINITY.len()) == INFINITY {
-                blanks.note_infinite();
+                blanks.note_infinite(blank, minus == 1);
                 minus as usize + INFINITY.len()
             } else {
                 return Err(Misfit::Unclear);
@@ -393,8 +409,8 @@ mod tests {
             assert_eq!(read(word), Blank::Number(word.len()), "{word}");
         }
         assert_eq!(read("NaN"), Blank::NaN);
-        for word in ["Infinity", "-Infinity"] {
-            assert_eq!(read(word), Blank::Infinite(word.len()), "{word}");
+        for (word, negative) in [("Infinity", false), ("-Infinity", true)] {
+            assert_eq!(read(word), Blank::Infinite(word.len(), negative), "{word}");
         }
         let long = "1".repeat(64);
         let others =
@@ -446,12 +462,12 @@ mod tests {
 
     #[test]
     fn what_is_no_number_is_noted() {
-        let nan = |nan| Blanks { nan, non_finite: true };
+        let of = |nan, pos_inf, neg_inf| Blanks { nan, pos_inf, neg_inf, beyond: false };
         for (words, blanks) in [
-            (["NaN", "1", "NaN"], nan(Some(0b101))),
-            (["1", "NaN", "2"], nan(Some(0b10))),
-            (["Infinity", "NaN", "2"], nan(None)),
-            (["1", "2", "-Infinity"], nan(None)),
+            (["NaN", "1", "NaN"], of(0b101, 0, 0)),
+            (["1", "NaN", "2"], of(0b10, 0, 0)),
+            (["Infinity", "NaN", "2"], of(0b10, 0b1, 0)),
+            (["1", "2", "-Infinity"], of(0, 0, 0b100)),
         ] {
             let record = with(words);
             assert_eq!(laid(&record), Ok(Laid { length: record.len(), blanks }), "{record}");

@@ -8,12 +8,15 @@
 //! one thread on all bytes, whatever the layout.
 
 use std::hash::Hasher;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rayon::prelude::*;
 use rustc_hash::FxHasher;
 
-use super::form::{ALL_VARIANTS, Forms};
-use super::{Asked, Class, Entry, FormId, Index, WATCH_EVERY};
+use super::entry::{Class, Entries, Entry, FormId, Note, Part, UNNAMED};
+use super::form::Forms;
+use super::{Asked, Index, WATCH_EVERY};
 use crate::progress::Watch;
 use crate::structural::{Skipped, large_exponent, skip_container, starts_like_non_finite};
 use crate::token::{Cursor, Read, Stop};
@@ -22,8 +25,6 @@ use crate::token::{Cursor, Read, Stop};
 const PART: usize = if cfg!(test) { 64 << 10 } else { 16 << 20 };
 /// Bytes behind the wanted place in which a seam is looked for.
 const SEARCHED: usize = PART / 4;
-/// Instead of a place in [`Index::names`].
-const UNNAMED: u32 = u32::MAX;
 /// First keys of a record.
 const FIRST_KEYS: [&[u8]; 5] = [b"input_args", b"input_kwargs", b"input", b"output", b"parameters"];
 
@@ -32,14 +33,66 @@ pub(super) fn worth_sharing(bytes: usize) -> bool {
     bytes >= 2 * PART && rayon::current_thread_index().is_some() && rayon::current_num_threads() > 1
 }
 
-/// What one thread read.
-struct Part {
-    entries: Vec<Entry>,
+/// Hashes of names, in buckets by their last bits: small enough that all that may be equal are near in memory.
+#[derive(Debug)]
+pub(super) struct Hashes([Vec<u64>; Self::BUCKETS]);
+
+impl Hashes {
+    /// Bits of a hash that tell its bucket.
+    pub(super) const BITS: u32 = 6;
+    pub(super) const BUCKETS: usize = 1 << Self::BITS;
+
+    pub(super) fn bucket(&self, bucket: usize) -> &[u64] {
+        &self.0[bucket]
+    }
+
+    fn push(&mut self, name: &[u8]) {
+        let mut hasher = FxHasher::default();
+        hasher.write(name);
+        let hash = hasher.finish();
+        self.0[hash as usize % Self::BUCKETS].push(hash);
+    }
+}
+
+/// What one thread read from one place on.
+struct Found {
+    part: Part,
+    /// Names of notable ops and of losses' gradients.
     names: Vec<u8>,
-    hashes: Vec<u64>,
+    classes: Vec<Class>,
+    hashes: Hashes,
+    /// The forms that its records were compared with.
+    lane: usize,
     ascii: bool,
     at: usize,
     end: Read<Reached>,
+}
+
+/// The forms that parts were read with, for the next ones: what repeats in one repeats in the others.
+#[derive(Default)]
+struct Lanes {
+    idle: Mutex<Vec<(usize, Forms)>>,
+    begun: AtomicUsize,
+}
+
+impl Lanes {
+    fn take(&self) -> (usize, Forms) {
+        let idle = self.idle.lock().ok().and_then(|mut idle| idle.pop());
+        idle.unwrap_or_else(|| (self.begun.fetch_add(1, Ordering::Relaxed), Forms::default()))
+    }
+
+    fn give(&self, lane: (usize, Forms)) {
+        if let Ok(mut idle) = self.idle.lock() {
+            idle.push(lane);
+        }
+    }
+
+    /// For each lane what the numbers of its forms count from.
+    fn first_forms(self, entries: &mut Entries) -> Vec<u32> {
+        let mut lanes = self.idle.into_inner().unwrap_or_default();
+        lanes.sort_unstable_by_key(|lane| lane.0);
+        lanes.iter().map(|(_, forms)| entries.take_forms(forms.variants())).collect()
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,8 +105,14 @@ enum Reached {
     Beyond,
 }
 
-/// Reads the object `data` at the cursor into the index.
-pub(super) fn read_data(cursor: &mut Cursor, index: &mut Index, asked: &Asked, watch: &Watch) -> Read<()> {
+/// Reads the object `data` at the cursor into the index, and the hashes of its names.
+pub(super) fn read_data(
+    cursor: &mut Cursor,
+    index: &mut Index,
+    hashes: &mut Vec<Hashes>,
+    asked: &Asked,
+    watch: &Watch,
+) -> Read<()> {
     cursor.expect(b'{', "an object")?;
     if cursor.eat(b'}')? {
         return Ok(());
@@ -63,70 +122,63 @@ pub(super) fn read_data(cursor: &mut Cursor, index: &mut Index, asked: &Asked, w
         starts.extend(seams(*cursor));
     }
     let bytes = cursor.bytes;
-    let read = |i: usize| read_part(bytes, starts[i], starts.get(i + 1).copied(), i, asked, watch);
-    let parts: Vec<Part> =
+    let lanes = Lanes::default();
+    let read = |i: usize| read_part(bytes, starts[i], starts.get(i + 1).copied(), &lanes, asked, watch);
+    let mut found: Vec<Found> =
         if starts.len() == 1 { vec![read(0)] } else { (0..starts.len()).into_par_iter().map(read).collect() };
-    if parts.len() > 1 {
-        index.entries.reserve_exact(parts.iter().map(|p| p.entries.len()).sum());
-        index.names.reserve_exact(parts.iter().map(|p| p.names.len()).sum());
-        index.hashes.reserve_exact(parts.iter().map(|p| p.hashes.len()).sum());
+    let proven = found.iter().position(|f| f.end != Ok(Reached::Seam)).unwrap_or(found.len());
+    found.truncate(proven + 1);
+    if let Some(last) = found.last()
+        && matches!(last.end, Ok(Reached::Seam | Reached::Beyond))
+    {
+        found.push(read_part(bytes, last.at, None, &lanes, asked, watch));
     }
-    for part in parts {
-        cursor.at = part.at;
-        let reached = enter(index, part)?;
-        match reached {
-            Reached::Closed => return Ok(()),
-            Reached::Seam => {}
-            Reached::Beyond => break,
-        }
+    let first_forms = lanes.first_forms(&mut index.entries);
+    let mut end = Ok(Reached::Closed);
+    for found in found {
+        index.ascii &= found.ascii;
+        index.classes.extend_from_slice(&found.classes);
+        hashes.push(found.hashes);
+        index.entries.push(Part { first_form: first_forms.get(found.lane).copied().unwrap_or(0), ..found.part });
+        (cursor.at, end) = (found.at, found.end);
     }
-    let rest = read_part(bytes, cursor.at, None, starts.len(), asked, watch);
-    cursor.at = rest.at;
-    enter(index, rest).map(|_| ())
+    end.map(|_| ())
 }
 
-fn enter(index: &mut Index, part: Part) -> Read<Reached> {
-    index.ascii &= part.ascii;
-    index.hashes.extend_from_slice(&part.hashes);
-    if index.entries.capacity() == 0 {
-        (index.entries, index.names) = (part.entries, part.names);
-    } else {
-        let before = u32::try_from(index.names.len()).ok();
-        let moved = |at: u32| before.and_then(|before| before.checked_add(at)).unwrap_or(UNNAMED);
-        index.entries.extend(part.entries.into_iter().map(|e| Entry { named_at: moved(e.named_at), ..e }));
-        index.names.extend_from_slice(&part.names);
-    }
-    part.end
-}
-
-/// Reads from the name at `start` on; `number` is that of the part, whose forms are its own.
-fn read_part(bytes: &[u8], start: usize, limit: Option<usize>, number: usize, asked: &Asked, watch: &Watch) -> Part {
-    let mut part = Part {
-        entries: Vec::new(),
+/// Reads from the name at `start` on.
+fn read_part(bytes: &[u8], start: usize, limit: Option<usize>, lanes: &Lanes, asked: &Asked, watch: &Watch) -> Found {
+    let (lane, mut forms) = lanes.take();
+    let mut found = Found {
+        part: Part::default(),
         names: Vec::new(),
-        hashes: Vec::new(),
+        classes: Vec::new(),
+        hashes: Hashes(std::array::from_fn(|_| Vec::new())),
+        lane,
         ascii: true,
         at: start,
         end: Ok(Reached::Closed),
     };
     let mut cursor = Cursor::new(bytes, start);
-    part.end = read_entries(&mut cursor, &mut part, limit, number, asked, watch);
-    part.at = cursor.at;
-    part
+    found.end = read_entries(&mut cursor, &mut found, limit, &mut forms, asked, watch);
+    found.at = cursor.at;
+    let names = std::mem::take(&mut found.names);
+    found.part.names = String::from_utf8(names).ok().filter(|names| memchr::memchr(b'\\', names.as_bytes()).is_none());
+    lanes.give((lane, forms));
+    found
 }
 
 /// Reads entries from a name on.
 fn read_entries(
     cursor: &mut Cursor,
-    part: &mut Part,
+    found: &mut Found,
     limit: Option<usize>,
-    number: usize,
+    forms: &mut Forms,
     asked: &Asked,
     watch: &Watch,
 ) -> Read<Reached> {
     let mut told = cursor.at;
-    let mut forms = Forms::default();
     let mut before = Class::Forward;
+    let part = &mut found.part;
     loop {
         cursor.skip_space();
         if let Some(limit) = limit.filter(|&limit| cursor.at >= limit) {
@@ -137,38 +189,48 @@ fn read_entries(
         cursor.skip_space();
         let body_at = cursor.at;
         let name = &cursor.bytes[range.clone()];
-        let (non_finite, variant) = if let Some(fit) = forms.fit(cursor.bytes, body_at, name) {
+        let numbers_at = part.numbers.len();
+        let (non_finite, variant) = if let Some(fit) = forms.fit(cursor.bytes, body_at, name, &mut part.numbers) {
             cursor.at = fit.end;
-            part.ascii &= fit.ascii;
+            found.ascii &= fit.ascii;
             (fit.telling, fit.variant)
         } else {
-            let non_finite = skip_record(cursor, &mut part.ascii)?;
-            (non_finite, forms.learn(cursor.bytes, body_at, cursor.at, name))
+            let non_finite = skip_record(cursor, &mut found.ascii)?;
+            (non_finite, forms.learn(cursor.bytes, body_at, cursor.at, name, &mut part.numbers))
         };
-        part.ascii &= name.is_ascii();
+        found.ascii &= name.is_ascii();
         // PERF: now its bytes are at hand; a second look at each name would fetch them again.
-        let mut hasher = FxHasher::default();
-        hasher.write(name);
-        part.hashes.push(hasher.finish());
+        found.hashes.push(name);
         let (asked, class) = (asked(name), Class::of(name));
+        found.classes.push(class);
+        let name_len = name.len() as u32;
         let mut named_at = UNNAMED;
         // The first backward op behind forward ones names a loss.
         let turns = class == Class::Backward && before == Class::Forward;
         before = class;
         if non_finite || asked || turns {
-            named_at = u32::try_from(part.names.len()).unwrap_or(UNNAMED);
-            part.names.extend_from_slice(name);
+            named_at = u32::try_from(found.names.len()).unwrap_or(UNNAMED);
+            found.names.extend_from_slice(name);
+        }
+        if non_finite || asked {
+            part.notes.push(Note {
+                op: part.entries.len() as u32,
+                form: FormId::of(variant),
+                numbers_at: u32::try_from(numbers_at).unwrap_or(u32::MAX),
+                named_at,
+                name_len,
+                non_finite,
+                asked,
+            });
         }
         part.entries.push(Entry {
             name_at: range.start,
-            name_len: name.len() as u32,
-            body_gap: (body_at - range.end) as u32,
             body_len: cursor.at - body_at,
+            name_len,
+            body_gap: (body_at - range.end) as u32,
+            named_at,
             non_finite,
             asked,
-            named_at,
-            class,
-            form: variant.map_or(FormId::NONE, |variant| FormId((number * ALL_VARIANTS) as u32 + variant)),
         });
         if !cursor.eat(b',')? {
             cursor.expect(b'}', "',' or '}' after an op")?;

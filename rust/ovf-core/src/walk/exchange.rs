@@ -1,9 +1,13 @@
 //! The two sides of a communication record: what the rank gave, what it got.
 
+use smallvec::SmallVec;
+
+use super::call::Call;
+use super::compute::tensor;
 use super::{CONDITIONS_KEPT, Shapes, Walk, op_has_values, shape_of};
 use crate::chart::Look;
 use crate::classify::OpState;
-use crate::communication::{Exchange, exchanges};
+use crate::communication::{Communication, Exchange, exchanges};
 use crate::graph::{Node, Role};
 use crate::op::{Argument, Kinds, Op, OpName, TensorStat};
 use crate::provenance;
@@ -11,50 +15,33 @@ use crate::provenance::{Link, Meaning, NodeId};
 use crate::rules::Flow;
 use crate::timeline::{Event, Side};
 
+/// A communication by itself: what it says without a look at other ops.
+#[derive(Debug, Clone)]
+pub(super) struct Prepared {
+    /// Its `op` is still to be set.
+    communication: Communication,
+    given: Option<Side>,
+    got: Option<Side>,
+    /// What is bad of the sides: places in [`Op::arguments`].
+    contributed: SmallVec<[u32; 4]>,
+    received: SmallVec<[u32; 4]>,
+}
+
 impl<'a> Walk<'a> {
-    /// Enters a communication; with the `form` of a finite one, others like it will [`Walk::repeat`] it.
-    pub(super) fn communicate(&mut self, i: u32, name: &OpName, op: &Op<'a>, form: Option<u32>) {
-        let Some(row) = self.communication_row(name) else {
-            return;
-        };
-        let mut state = match op.register {
-            Some(true) if self.registers => self.register(i),
-            None if self.registers && !op_has_values(op) => OpState::Unknown,
-            _ => OpState::Clean,
-        };
-        let before = self.events.len();
-        for exchange in exchanges(op, i, name, row) {
-            let got = self.exchange(i, exchange);
-            if got != OpState::Clean {
-                state = got;
-            }
-        }
-        self.note(i, state, || Look::of(op, false));
-        if let Some(form) = form {
-            let name = self.raw_name(i);
-            self.repeats.learn(form, name, &self.events[before..]);
+    /// Enters a communication.
+    pub(super) fn communicate(&mut self, i: u32, call: &Call, op: &Op<'a>) {
+        if let Some(exchanges) = self.prepare(&call.name, op) {
+            self.exchange_all(i, op, &exchanges);
         }
     }
 
-    /// Whether the finite communication `i` is like one that was met before; its events are entered then.
-    pub(super) fn repeat(&mut self, i: u32, form: u32) -> bool {
-        let name = self.raw_name(i);
-        let Some(events) = self.repeats.find(form, name) else {
-            return false;
-        };
-        let first = self.events.len();
-        self.events.extend(events.iter().cloned().map(|mut event| {
-            event.communication.op = i;
-            event
-        }));
-        for event in first..self.events.len() {
-            self.supersede(event);
-        }
-        self.note(i, OpState::Clean, Look::default);
-        true
+    /// What an op exchanges; nothing where it is no communication after all.
+    pub(super) fn prepare(&mut self, name: &OpName, op: &Op<'a>) -> Option<Vec<Prepared>> {
+        let row = self.communication_row(name)?;
+        Some(exchanges(op, 0, name, row).into_iter().map(|exchange| self.prepared(op, exchange)).collect())
     }
 
-    fn exchange(&mut self, i: u32, exchange: Exchange) -> OpState {
+    fn prepared(&mut self, op: &Op<'a>, exchange: Exchange) -> Prepared {
         let Exchange { mut communication, group, mut contributed, mut received } = exchange;
         // Of a rooted collective only the root gives (or gets); what others pass is a buffer, or nothing.
         let is_root = communication.root == Some(self.rank);
@@ -69,11 +56,44 @@ impl<'a> Walk<'a> {
         if known.is_none() {
             self.groups.push(group);
         }
+        let place = |argument: &Argument| op.arguments.iter().position(|a| std::ptr::addr_eq(a, argument));
+        let bad = |side: &[(&Argument, &TensorStat)]| {
+            let bad = side.iter().filter(|(_, t)| !t.kinds().is_finite());
+            bad.filter_map(|(argument, _)| place(argument)).map(|at| at as u32).collect()
+        };
+        let side = |side: &[(&Argument, &TensorStat)]| (!side.is_empty()).then(|| Side::of(side));
+        Prepared {
+            given: side(&contributed),
+            got: side(&received),
+            contributed: bad(&contributed),
+            received: bad(&received),
+            communication,
+        }
+    }
+
+    /// Enters what op `i` exchanges.
+    pub(super) fn exchange_all(&mut self, i: u32, op: &Op<'a>, exchanges: &[Prepared]) {
+        let mut state = match op.register {
+            Some(true) if self.registers => self.register(i),
+            None if self.registers && !op_has_values(op) => OpState::Unknown,
+            _ => OpState::Clean,
+        };
+        for prepared in exchanges {
+            let got = self.exchange(i, op, prepared);
+            if got != OpState::Clean {
+                state = got;
+            }
+        }
+        self.note(i, state, || Look::of(op, false));
+    }
+
+    fn exchange(&mut self, i: u32, op: &Op<'a>, prepared: &Prepared) -> OpState {
+        let communication = Communication { op: i, ..prepared.communication.clone() };
         let event = self.events.len() as u32;
         let point_to_point = matches!(communication.flow, Flow::Send | Flow::Recv);
         let unreliable = communication.is_async && point_to_point;
-        let given = self.give(i, event, &contributed);
-        let got = self.get(i, event, &received, unreliable);
+        let given = prepared.given.clone().map(|side| self.give(i, event, op, &prepared.contributed, side));
+        let got = prepared.got.clone().map(|side| self.get(i, event, op, &prepared.received, side, unreliable));
         let state = match (&given, &got) {
             (Some(g), _) if g.real => OpState::Propagated,
             (_, Some(g)) if g.real => OpState::Propagated,
@@ -109,17 +129,14 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn give(&mut self, i: u32, event: u32, contributed: &[(&Argument, &TensorStat)]) -> Option<Side> {
-        if contributed.is_empty() {
-            return None;
-        }
-        let mut side = Side::of(contributed);
+    fn give(&mut self, i: u32, event: u32, op: &Op<'a>, contributed: &[u32], mut side: Side) -> Side {
         if side.kinds.is_finite() {
-            return Some(side);
+            return side;
         }
         let mut sources: Vec<(Link, NodeId, u32)> = Vec::new();
         let mut outside: Vec<(&TensorStat, String)> = Vec::new();
-        for (argument, t) in contributed.iter().filter(|(_, t)| !t.kinds().is_finite()) {
+        for &at in contributed {
+            let Some(t) = tensor(op, at) else { continue };
             match self.values.find(t, false, false) {
                 Some((id, link)) if self.values.get(id).meaning == Meaning::Real => {
                     sources.push((link, self.values.get(id).node, id));
@@ -131,7 +148,7 @@ impl<'a> Walk<'a> {
                     side.way.get_or_insert_default().conditions.extend(conditions);
                 }
                 None if t.kinds() == Kinds::NEG_INF => {} // looks like a mask
-                _ => outside.push((t, argument.slot.to_string())),
+                _ => outside.push((t, op.arguments[at as usize].slot.to_string())),
             }
         }
         sources.sort_by_key(|&(link, _, value)| (link, std::cmp::Reverse(value)));
@@ -162,16 +179,12 @@ impl<'a> Walk<'a> {
             );
             self.given.push((event, id));
         }
-        Some(side)
+        side
     }
 
-    fn get(&mut self, i: u32, event: u32, received: &[(&Argument, &TensorStat)], unreliable: bool) -> Option<Side> {
-        if received.is_empty() {
-            return None;
-        }
-        let mut side = Side::of(received);
+    fn get(&mut self, i: u32, event: u32, op: &Op<'a>, received: &[u32], mut side: Side, unreliable: bool) -> Side {
         if side.kinds.is_finite() {
-            return Some(side);
+            return side;
         }
         // A delivered lone -inf is taken for a mask until the sender's side says otherwise (rule 1).
         side.real = side.kinds != Kinds::NEG_INF;
@@ -181,14 +194,14 @@ impl<'a> Walk<'a> {
         }
         let id = self.graph.add(node);
         let meaning = if side.real { Meaning::Real } else { Meaning::Intended };
-        for (_, t) in received.iter().filter(|(_, t)| !t.kinds().is_finite()) {
+        for t in received.iter().filter_map(|&at| tensor(op, at)) {
             self.values.enter(
                 t,
                 provenance::Entry { node: id, meaning, near: !unreliable, from_communication: true, of_weight: false },
             );
         }
         self.got.push((event, id));
-        Some(side)
+        side
     }
 }
 

@@ -1,6 +1,7 @@
 //! Module records: what inside a module made its output bad.
 
-use super::{Inside, Walk};
+use super::Walk;
+use super::compute::Inside;
 use crate::graph::{Graph, Role};
 use crate::op::{Direction, OpName, TensorStat};
 use crate::provenance::{Link, Meaning, NodeId};

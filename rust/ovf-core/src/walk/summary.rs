@@ -2,7 +2,8 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{HEALED_KEPT, MARKS_KEPT, Walk, api_key, key_of, module_key};
+use super::call::{Call, api_key};
+use super::{HEALED_KEPT, MARKS_KEPT, Walk};
 use crate::classify::OpState;
 use crate::communication::exchanges;
 use crate::error::Position;
@@ -136,7 +137,7 @@ impl Walk<'_> {
         let mut recorded: FxHashSet<u64> = FxHashSet::default();
         for (i, class) in self.classes.iter().enumerate() {
             if *class == Class::Backward {
-                recorded.insert(module_key(&OpName::parse(&self.name(i as u32))));
+                recorded.insert(Call::of(&self.name(i as u32)).base_key);
             }
         }
         for (module, id, before) in open {
@@ -419,12 +420,13 @@ impl Walk<'_> {
                 continue;
             }
             let raw = self.name(node.op);
-            let name = OpName::parse(&raw);
+            let call = Call::of(&raw);
+            let name = call.name;
             if self.rules.is_communication(&name) {
                 continue;
             }
             let place = match phase {
-                Phase::Forward if node.scalar && self.losses().contains_key(&key_of(&name)) => 0,
+                Phase::Forward if node.scalar && self.losses().contains_key(&call.key()) => 0,
                 Phase::Optimizer if is_norm(&name) => 1,
                 Phase::Optimizer if name.is_in_place() => 2,
                 Phase::Forward if is_last => 3,
