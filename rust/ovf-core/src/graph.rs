@@ -210,42 +210,9 @@ impl Graph {
         roots.into_iter().enumerate().map(|(id, r)| r.unwrap_or(id as NodeId)).collect()
     }
 
-    /// How far each node is from its root, so that trails can be told without walking all of them.
+    /// The trails of nodes: how far each is from its root is worked out once, so that not all of a way is walked again.
     pub(crate) fn trails(&self) -> Trails<'_> {
-        let mut known: Vec<Option<Depth>> = vec![None; self.nodes.len()];
-        let mut chain = Vec::new();
-        for id in 0..self.nodes.len() as NodeId {
-            let mut at = id;
-            chain.clear();
-            let mut depth = loop {
-                if let Some(depth) = known[at as usize] {
-                    break depth;
-                }
-                match self.node(at).primary {
-                    Some(parent) if chain.len() < self.nodes.len() => {
-                        chain.push(at);
-                        at = parent;
-                    }
-                    _ => {
-                        let depth = Depth { ops: 1, sixth: at };
-                        known[at as usize] = Some(depth);
-                        break depth;
-                    }
-                }
-            };
-            for &node in chain.iter().rev() {
-                if self.node(node).op != self.node(at).op {
-                    depth.ops += 1;
-                    if depth.ops as usize <= TRAIL_END {
-                        depth.sixth = node;
-                    }
-                }
-                known[node as usize] = Some(depth);
-                at = node;
-            }
-        }
-        let alone = |(id, depth): (usize, Option<Depth>)| depth.unwrap_or(Depth { ops: 1, sixth: id as NodeId });
-        Trails { graph: self, depths: known.into_iter().enumerate().map(alone).collect() }
+        Trails { graph: self, depths: vec![None; self.nodes.len()], chain: Vec::new() }
     }
 }
 
@@ -262,13 +229,47 @@ struct Depth {
 #[derive(Debug)]
 pub(crate) struct Trails<'g> {
     graph: &'g Graph,
-    depths: Vec<Depth>,
+    /// Of the nodes that were asked for, and those above them.
+    depths: Vec<Option<Depth>>,
+    chain: Vec<NodeId>,
 }
 
 impl Trails<'_> {
+    fn depth(&mut self, id: NodeId) -> Depth {
+        let (graph, mut at) = (self.graph, id);
+        self.chain.clear();
+        let mut depth = loop {
+            if let Some(depth) = self.depths[at as usize] {
+                break depth;
+            }
+            match graph.node(at).primary {
+                Some(parent) if self.chain.len() < graph.nodes.len() => {
+                    self.chain.push(at);
+                    at = parent;
+                }
+                _ => {
+                    let depth = Depth { ops: 1, sixth: at };
+                    self.depths[at as usize] = Some(depth);
+                    break depth;
+                }
+            }
+        };
+        for &node in self.chain.iter().rev() {
+            if graph.node(node).op != graph.node(at).op {
+                depth.ops += 1;
+                if depth.ops as usize <= TRAIL_END {
+                    depth.sixth = node;
+                }
+            }
+            self.depths[node as usize] = Some(depth);
+            at = node;
+        }
+        depth
+    }
+
     /// Ops from a node's root down to it, both included: the ends, and how many stand between them.
-    pub(crate) fn of(&self, id: NodeId) -> (Vec<u32>, u32, Vec<u32>) {
-        let Depth { ops, sixth } = self.depths[id as usize];
+    pub(crate) fn of(&mut self, id: NodeId) -> (Vec<u32>, u32, Vec<u32>) {
+        let Depth { ops, sixth } = self.depth(id);
         let whole = ops as usize <= 2 * TRAIL_END;
         if whole {
             return (self.last(id, ops as usize), 0, Vec::new());
@@ -336,7 +337,7 @@ mod tests {
         let mut roles = vec![Role::Plain; 30];
         roles[0] = Role::Origin;
         let graph = chain(&roles);
-        let trails = graph.trails();
+        let mut trails = graph.trails();
         let (head, omitted, tail) = trails.of(29);
         assert_eq!((head.len(), omitted, tail.len()), (6, 18, 6));
         assert_eq!((head[0], head[5], tail[0], tail[5]), (0, 5, 24, 29));

@@ -23,6 +23,7 @@ pub use self::entry::{Entries, Entry};
 use self::entry::{FormId, Note, Part, UNNAMED};
 pub(crate) use self::form::kept_numbers;
 use self::parts::Hashes;
+pub(crate) use self::parts::worth_sharing;
 use crate::progress::Watch;
 use crate::token::{Cursor, Read, Stop};
 
@@ -195,7 +196,7 @@ fn some_name_twice(hashes: &[Hashes], bytes: usize) -> bool {
             std::mem::replace(&mut table[at], mark) == mark
         })
     };
-    if parts::worth_sharing(bytes) {
+    if worth_sharing(bytes) {
         (0..Hashes::BUCKETS).into_par_iter().any(some_twice)
     } else {
         (0..Hashes::BUCKETS).any(some_twice)

@@ -134,7 +134,7 @@ impl Summary {
             construct: beside[0].map(|b| &**b),
             stack: beside[1].map(|b| &**b),
         };
-        let mut summary = Self::of(&dump, options, watch);
+        let mut summary = Self::of(&dump, options, &|| bytes.release(), watch);
         summary.spoiled(bytes.problem());
         if let Some(timeline) = &mut summary.timeline
             && let Some(change) = bytes.change()
@@ -148,8 +148,9 @@ impl Summary {
     }
 
     /// Summarises a dump in memory. Its details are not kept: [`summarise_bytes`] does both.
-    fn of(dump: &RankBytes, options: &Options, watch: &Watch) -> Self {
-        let mut timeline = build_until(dump.dump, dump.rank, dump.label, &options.rules, options.wanted, watch);
+    fn of(dump: &RankBytes, options: &Options, left_over: &(dyn Fn() + Sync), watch: &Watch) -> Self {
+        let mut timeline =
+            build_until(dump.dump, dump.rank, dump.label, &options.rules, options.wanted, left_over, watch);
         if let Some(chart) = &mut timeline.chart {
             chart.take_sites(dump.construct, dump.stack, &options.rules);
         }
@@ -329,7 +330,7 @@ pub fn summarise_bytes(dump: &RankBytes, step: &StepName, options: &Options, can
     let stack = dump.stack.map(|b| plain(b).0);
     let files = Files { dump: &content, construct: construct.as_deref(), stack: stack.as_deref() };
     let dump = RankBytes { dump: files.dump, construct: files.construct, stack: files.stack, ..*dump };
-    let mut summary = Summary::of(&dump, options, &Watch::switch(cancel));
+    let mut summary = Summary::of(&dump, options, &|| (), &Watch::switch(cancel));
     summary.spoiled(problem.as_deref());
     summary.encode(step, &options.rules, Some(files))
 }

@@ -18,7 +18,7 @@ pub use crate::op::Phase;
 use crate::op::{Kinds, Rank};
 use crate::progress::Watch;
 use crate::rules::Rules;
-use crate::scan::scan_until;
+use crate::scan::{Index, scan_until, worth_sharing};
 use crate::strip::strip;
 use crate::survey::{Wanted, survey};
 use crate::walk::Walk;
@@ -433,21 +433,36 @@ pub(crate) const TIMELINE_VERSION: u32 = 2;
 /// Builds the timeline of one rank. Never fails: what cannot be read is a remark in it.
 #[must_use]
 pub fn build(bytes: &[u8], rank: Rank, label: &str, rules: &Rules) -> Timeline {
-    build_until(bytes, rank, label, rules, Wanted::default(), &Watch::switch(&AtomicBool::new(false)))
+    build_until(bytes, rank, label, rules, Wanted::default(), &|| (), &Watch::switch(&AtomicBool::new(false)))
 }
 
 /// Builds the timeline of one rank with what is `wanted` beyond the answer, telling `watch` how far it is; soon after
-/// that is stopped it stops, and the result must be thrown away.
+/// that is stopped it stops, and the result must be thrown away. Threads share the scan of a large file, but not the walk:
+/// another one does what is `left_over` meanwhile, when most of the bytes are not looked at again.
 pub(crate) fn build_until(
     bytes: &[u8],
     rank: Rank,
     label: &str,
     rules: &Rules,
     wanted: Wanted,
+    left_over: &(dyn Fn() + Sync),
     watch: &Watch,
 ) -> Timeline {
     let index = scan_until(bytes, &|name| rules.is_communication_name(name), watch);
-    let mut walk = Walk::new(bytes, &index, rules, rank, wanted.chart.then(Draft::default));
+    let walked = || walk_over(bytes, &index, rank, label, rules, wanted, watch);
+    if worth_sharing(bytes.len()) { rayon::join(walked, left_over).0 } else { walked() }
+}
+
+fn walk_over(
+    bytes: &[u8],
+    index: &Index,
+    rank: Rank,
+    label: &str,
+    rules: &Rules,
+    wanted: Wanted,
+    watch: &Watch,
+) -> Timeline {
+    let mut walk = Walk::new(bytes, index, rules, rank, wanted.chart.then(Draft::default));
     walk.over_ops(watch);
     let trend = wanted.trend.then(|| walk.trend());
     let mut timeline = walk.finish(rank, label);

@@ -29,7 +29,7 @@ const SEARCHED: usize = PART / 4;
 const FIRST_KEYS: [&[u8]; 5] = [b"input_args", b"input_kwargs", b"input", b"output", b"parameters"];
 
 /// Whether the threads of the pool that this runs in should share a file of so many bytes.
-pub(super) fn worth_sharing(bytes: usize) -> bool {
+pub(crate) fn worth_sharing(bytes: usize) -> bool {
     bytes >= 2 * PART && rayon::current_thread_index().is_some() && rayon::current_num_threads() > 1
 }
 
@@ -124,8 +124,12 @@ pub(super) fn read_data(
     let bytes = cursor.bytes;
     let lanes = Lanes::default();
     let read = |i: usize| read_part(bytes, starts[i], starts.get(i + 1).copied(), &lanes, asked, watch);
-    let mut found: Vec<Found> =
-        if starts.len() == 1 { vec![read(0)] } else { (0..starts.len()).into_par_iter().map(read).collect() };
+    let mut found: Vec<Found> = if starts.len() == 1 {
+        vec![read(0)]
+    } else {
+        // PERF: one by one; a thread that had taken several would keep the others waiting at the end.
+        (0..starts.len()).into_par_iter().with_max_len(1).map(read).collect()
+    };
     let proven = found.iter().position(|f| f.end != Ok(Reached::Seam)).unwrap_or(found.len());
     found.truncate(proven + 1);
     if let Some(last) = found.last()

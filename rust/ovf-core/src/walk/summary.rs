@@ -15,8 +15,8 @@ use crate::provenance::NodeId;
 use crate::rules::Is;
 use crate::scan::{Class, Ending};
 use crate::timeline::{
-    Cause, Completeness, Counts, Mark, Names, OpRef, Phase, Problem, Symptom, TIMELINE_VERSION, Terminal, Timeline,
-    Trail,
+    Cause, Completeness, Counts, Event, Mark, Names, OpRef, Phase, Problem, Symptom, TIMELINE_VERSION, Terminal,
+    Timeline, Trail,
 };
 
 /// Roots of a rank whose inputs' makers are looked up, and how many ops before them.
@@ -41,9 +41,9 @@ impl Walk<'_> {
         let roots = self.graph.roots();
         let (marks, mark_of, omitted) = self.marks(&roots);
         let mark_at = |node: NodeId| mark_of.get(&roots[node as usize]).copied();
-        let trails = self.graph.trails();
+        let mut trails = self.graph.trails();
         for &(event, node) in &self.given {
-            let trail = trail_of(&trails, node);
+            let trail = trail_of(&mut trails, node);
             if let Some(side) = &mut self.events[event as usize].given {
                 let way = side.way.get_or_insert_default();
                 (way.mark, way.trail) = (mark_at(node), trail);
@@ -58,7 +58,7 @@ impl Walk<'_> {
                 side.read = read.is_some();
             }
         }
-        let terminals = self.terminals(&trails, &mark_at);
+        let terminals = self.terminals(&mut trails, &mark_at);
         let shown = |n: &&Node| n.real || matches!(n.role, Role::Unexplained | Role::Parameter);
         let first_bad = self.graph.nodes.iter().filter(shown).map(|n| n.op).min();
         let last_bad = self.graph.nodes.iter().filter(shown).map(|n| n.op).max();
@@ -385,7 +385,7 @@ impl Walk<'_> {
         })
     }
 
-    fn terminals(&self, trails: &Trails, mark_at: &dyn Fn(NodeId) -> Option<u32>) -> Vec<Terminal> {
+    fn terminals(&self, trails: &mut Trails, mark_at: &dyn Fn(NodeId) -> Option<u32>) -> Vec<Terminal> {
         let mut found: Vec<Terminal> = Vec::new();
         let mut push = |symptom: Symptom, id: NodeId| {
             if let Some(mark) = mark_at(id) {
@@ -456,14 +456,22 @@ impl Walk<'_> {
         };
         let mut parser = Parser::new(Numbers::All);
         let mut waiting: FxHashMap<u64, Vec<usize>> = FxHashMap::default();
-        let mut at = 0;
-        for i in 0..=until {
-            let entry = self.index.entries[i as usize];
-            let starts_here = self.events.get(at).is_some_and(|e| e.communication.op == i);
-            if waiting.is_empty() && !starts_here {
-                continue;
+        let (mut at, mut next) = (0, 0);
+        while next <= until {
+            if waiting.is_empty() {
+                let starts = |e: &Event| e.communication.is_async && e.visible_at.is_none();
+                let Some(event) = self.events[at..].iter().position(starts) else { break };
+                at += event;
+                next = self.events[at].communication.op;
+                if next > until {
+                    break;
+                }
             }
-            let Ok(op) = parser.op(entry.body(self.bytes), Part::ALL) else {
+            let i = next;
+            next += 1;
+            at += self.events[at..].iter().take_while(|e| e.communication.op < i).count();
+            let Ok(op) = parser.op(self.index.entries[i as usize].body(self.bytes), Part::ALL) else {
+                at += self.events[at..].iter().take_while(|e| e.communication.op == i).count();
                 continue;
             };
             if !waiting.is_empty() {
@@ -500,7 +508,7 @@ impl Walk<'_> {
     }
 }
 
-fn trail_of(trails: &Trails, node: NodeId) -> Trail {
+fn trail_of(trails: &mut Trails, node: NodeId) -> Trail {
     let (head, omitted, tail) = trails.of(node);
     Trail::new(head, omitted, &tail)
 }
