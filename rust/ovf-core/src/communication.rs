@@ -57,10 +57,11 @@ pub struct Communication {
     pub batched: bool,
     /// An entry of a batch whose own call is recorded behind it: that record has the truth, this one is left out.
     pub superseded: bool,
-    /// How many members there are at least: tensors in a gathered list, or how much larger one side is.
+    /// How many members there are at least: tensors in a gathered list, or how much larger one side is. Of a finite
+    /// one only what went in counts.
     pub parts: u32,
-    /// Number of elements of the first contributed (else received) tensor: members of one collective must agree
-    /// where the operation demands it.
+    /// Number of elements of the first contributed (else, where one is bad, received) tensor: members of one collective
+    /// must agree where the operation demands it.
     pub numel: i64,
 }
 
@@ -127,8 +128,11 @@ pub(crate) fn exchanges<'o, 'a>(
             .is_some_and(|at| op.arguments.iter().any(|a| a.value == Value::Flag(true) && at.matches(a)));
     let contributed = contributed(op, &row.contributes, &row.receives);
     let received = received(op, &row.receives, &row.contributes);
-    let numel = contributed.first().or(received.first()).map_or(0, |(_, t)| t.numel());
-    let parts = parts(row.flow, &contributed, &received);
+    // What a finite one gave back may not have been read: nothing is said that would depend on it.
+    let is_bad = contributed.iter().chain(&received).any(|(_, t)| !t.kinds().is_finite());
+    let gave_back = if is_bad { &*received } else { &[] };
+    let numel = contributed.first().or(gave_back.first()).map_or(0, |(_, t)| t.numel());
+    let parts = parts(row.flow, &contributed, gave_back);
     let communication = Communication {
         op: index,
         item: 0,
