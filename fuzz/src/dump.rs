@@ -39,13 +39,22 @@ pub fn text(dice: &mut Dice) -> Vec<u8> {
     }
     let _ = write!(out, "{}\"data\"{colon}{{", spelling.line(1, dice));
     let mut calls = 0;
-    for n in 0..dice.roll(9) {
+    let mut made: Vec<(u64, String)> = Vec::new();
+    let most = [9, 9, 9, 30][dice.roll(4) as usize];
+    for n in 0..dice.roll(most) {
         let comma = if n == 0 { "" } else { "," };
         if dice.roll(12) > 0 {
             calls += 1;
         }
         let _ = write!(out, "{comma}{}", spelling.line(2, dice));
-        op(&mut out, &spelling, dice, calls);
+        let again =
+            (!made.is_empty() && dice.roll(2) == 0).then(|| made[dice.roll(made.len() as u64) as usize].clone());
+        let (kind, body) = match again {
+            Some((kind, body)) => (if dice.roll(8) == 0 { dice.roll(KINDS) } else { kind }, refilled(&body, dice)),
+            None => op(&spelling, dice),
+        };
+        let _ = write!(out, "\"{}\"{colon}{body}", name(kind, calls));
+        made.push((kind, body));
     }
     let _ = write!(out, "{}}}", spelling.line(1, dice));
     if dice.roll(8) == 0 {
@@ -55,9 +64,11 @@ pub fn text(dice: &mut Dice) -> Vec<u8> {
     out.into_bytes()
 }
 
-fn op(out: &mut String, spelling: &Spelling, dice: &mut Dice, n: u64) {
-    let colon = spelling.colon;
-    let name = match dice.roll(14) {
+/// Kinds of names.
+const KINDS: u64 = 14;
+
+fn name(kind: u64, n: u64) -> String {
+    match kind {
         0 => format!("Distributed.all_reduce.{n}.forward"),
         1 => format!("Distributed.send.{n}.forward"),
         2 => format!("Distributed.irecv.{n}.forward"),
@@ -71,11 +82,40 @@ fn op(out: &mut String, spelling: &Spelling, dice: &mut Dice, n: u64) {
         10 => format!("loss.{n}.debug"),
         11 => format!("a\\\"b\\u00e9é.{n}.forward"),
         _ => format!("Torch.matmul.{n}.forward"),
-    };
-    let _ = write!(out, "\"{name}\"{colon}");
+    }
+}
+
+/// The record with other words for the statistics that are bare.
+fn refilled(body: &str, dice: &mut Dice) -> String {
+    let mut out = String::new();
+    let mut rest = body;
+    while let Some((at, key)) =
+        ["\"Max\"", "\"Min\"", "\"Mean\"", "\"Norm\""].iter().filter_map(|key| Some((rest.find(key)?, key.len()))).min()
+    {
+        let value = rest[at + key..].trim_start_matches(|c: char| c == ':' || c.is_whitespace());
+        let word = value.len() - value.trim_start_matches(|c: char| c.is_alphanumeric() || "+-.".contains(c)).len();
+        let start = rest.len() - value.len();
+        out.push_str(&rest[..start]);
+        if word > 0 {
+            let usual = ["1.5", "-0.25", "2e-05", "7", "0.0", "123.5"];
+            let other = ["NaN", "NaN", "Infinity", "-Infinity", "null", "1e400"];
+            out.push_str(if dice.roll(3) > 0 { dice.pick(&usual) } else { dice.pick(&other) });
+        }
+        rest = &rest[start + word..];
+    }
+    out + rest
+}
+
+/// A kind of name, and a record.
+fn op(spelling: &Spelling, dice: &mut Dice) -> (u64, String) {
+    let colon = spelling.colon;
+    let mut record = String::new();
+    let out = &mut record;
+    let kind = dice.roll(KINDS);
+    let name = name(kind, 0);
     if dice.roll(40) == 0 {
         out.push_str(dice.pick(&["null", "NaN", "\"-inf\"", "[]", "1e999", "{}"]));
-        return;
+        return (kind, record);
     }
     out.push('{');
     let backward = name.ends_with("backward");
@@ -123,6 +163,7 @@ fn op(out: &mut String, spelling: &Spelling, dice: &mut Dice, n: u64) {
         }
     }
     let _ = write!(out, "{}}}", spelling.line(2, dice));
+    (kind, record)
 }
 
 fn keywords(out: &mut String, spelling: &Spelling, dice: &mut Dice) {

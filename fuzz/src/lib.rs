@@ -24,7 +24,7 @@ use ovf_core::{Ending, Options, Progress, Rules, analyze, build, discover, scan}
 use serde_json::Value;
 
 use self::dice::Dice;
-use self::reference::{End, Node};
+use self::reference::{Added, End, Node};
 
 /// Longer than any run of a small input may take, even on a busy machine.
 const LONG: Duration = Duration::from_secs(30);
@@ -120,11 +120,11 @@ pub fn agree_on(bytes: &[u8]) {
         .map(|o| (o.name.clone(), reference::tree(&bytes[o.body.clone()]).expect("a sound op")))
         .collect();
     for layout in [None, Some(1), Some(4)] {
-        for all_telling in [false, true] {
-            let other = reference::spelled(&expected, &ops, layout, all_telling);
+        for added in [Added::Nothing, Added::Token, Added::Key] {
+            let other = reference::spelled(&expected, &ops, layout, added);
             if let Some(place) = difference(&timeline(&other, &rules), &told, String::new()) {
                 let other = String::from_utf8_lossy(&other).into_owned();
-                panic!("{place}\nlayout {layout:?}, every op parsed: {all_telling}\n{}\n{other}", show());
+                panic!("{place}\nlayout {layout:?}, added to every op: {added:?}\n{}\n{other}", show());
             }
         }
     }

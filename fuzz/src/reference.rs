@@ -540,15 +540,26 @@ fn quoted(raw: &[u8]) -> Option<f64> {
     }
 }
 
-/// The same dump in another layout; `all_telling` adds a text that looks non-finite to every op under a key that means
-/// nothing, so that no op is passed over.
+/// What is added to every record; it means nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Added {
+    Nothing,
+    /// A text that looks non-finite: every op is read whole.
+    Token,
+    /// A key that no other record has: each is read by itself.
+    Key,
+}
+
+/// The same dump in another layout, with something added to every op.
 #[must_use]
-pub fn spelled(expected: &Expected, ops: &[(Vec<u8>, Node)], indent: Option<usize>, all_telling: bool) -> Vec<u8> {
+pub fn spelled(expected: &Expected, ops: &[(Vec<u8>, Node)], indent: Option<usize>, added: Added) -> Vec<u8> {
     let mut data = ops.to_vec();
-    if all_telling {
-        for (_, record) in &mut data {
-            if let Node::Object(pairs) = record {
-                pairs.push((b"zz".to_vec(), Node::Text(b" nan".to_vec())));
+    for (n, (_, record)) in data.iter_mut().enumerate() {
+        if let Node::Object(pairs) = record {
+            match added {
+                Added::Nothing => {}
+                Added::Token => pairs.push((b"zz".to_vec(), Node::Text(b" nan".to_vec()))),
+                Added::Key => pairs.push((format!("z{n}").into_bytes(), Node::Text(Vec::new()))),
             }
         }
     }

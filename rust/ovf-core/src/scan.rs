@@ -6,7 +6,9 @@
 //! that dies while it does leaves the file cut anywhere.
 //!
 //! Inside an op only strings and brackets are followed ([`crate::structural`]), or not even these where an earlier op has
-//! the same bytes ([`form`]); its grammar is checked when (and if) it is parsed.
+//! the same bytes ([`form`]); its grammar is checked when (and if) it is parsed. What later rooms need of the ops that
+//! matter - name, form, the few numbers that tell values apart - is set aside while their bytes are at hand
+//! ([`entry`]): a second visit would wait for memory, and one thread alone would make all of them.
 
 mod blank;
 mod entry;

@@ -1,8 +1,8 @@
 //! One rank, op by op in file order: the rank's graph of non-finite ops and its communications.
 //!
 //! In: the index of a dump and the rules. Out: what [`crate::timeline`] is made of. Only ops that hold a non-finite
-//! token or communicate are parsed; the rest is known to be clean from the scan. Rule numbers are those of
-//! `docs/semantics.md`.
+//! token or communicate are looked at; the rest is known to be clean from the scan. Those that are alike are read once
+//! ([`plan`]), the others one by one ([`records`]). Rule numbers are those of `docs/semantics.md`.
 //!
 //! For each op: collect the non-finite inputs, leave out what is only written, look each up in [`crate::provenance`],
 //! judge by [`crate::classify`], add a node to [`crate::graph`], enter the non-finite outputs. Module records stand at
