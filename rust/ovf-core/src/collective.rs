@@ -149,7 +149,7 @@ struct Calls<'t> {
     /// For each of the rank's groups the collectives.
     collectives: Vec<Vec<Call<'t>>>,
     /// Point-to-point calls.
-    pairs: FxHashMap<End, Vec<u32>>,
+    pairs: Vec<(End, Vec<u32>)>,
     /// For each of the rank's groups that a point-to-point call names.
     named: Vec<Option<Named>>,
     peers: FxHashSet<Rank>,
@@ -172,10 +172,11 @@ impl<'t> Calls<'t> {
     fn of(t: &'t Timeline) -> Self {
         let mut calls = Self {
             collectives: vec![Vec::new(); t.groups.len()],
-            pairs: FxHashMap::default(),
+            pairs: Vec::new(),
             named: vec![None; t.groups.len()],
             peers: FxHashSet::default(),
         };
+        let mut known: FxHashMap<End, usize> = FxHashMap::default();
         for (event, c) in t.events.iter().map(|e| &e.communication).enumerate() {
             calls.peers.extend(c.peer);
             let receives = match (c.superseded, c.flow) {
@@ -189,7 +190,12 @@ impl<'t> Calls<'t> {
             };
             if let Some(peer) = c.peer {
                 let name = calls.first_named(t, c.group);
-                calls.pairs.entry((peer, c.tag, receives, name)).or_default().push(event as u32);
+                let end = (peer, c.tag, receives, name);
+                let at = *known.entry(end).or_insert(calls.pairs.len());
+                if at == calls.pairs.len() {
+                    calls.pairs.push((end, Vec::new()));
+                }
+                calls.pairs[at].1.push(event as u32);
             }
         }
         calls
@@ -259,7 +265,7 @@ impl<'t> Ranks<'t> {
     fn channels(&self) -> Vec<Plan<'t>> {
         let mut channels: BTreeMap<(Ends, &str), [Vec<Member>; 2]> = BTreeMap::new();
         for (at, (&rank, calls)) in self.dumped.iter().zip(self.calls).enumerate() {
-            for (&(peer, tag, receives, group), events) in &calls.pairs {
+            for &((peer, tag, receives, group), ref events) in &calls.pairs {
                 let ends = if receives { (peer, rank, tag) } else { (rank, peer, tag) };
                 let name = calls.named[group as usize].as_ref().map_or("", |n| &n.name);
                 let member = |&event: &u32| Member { timeline: at as u32, event };
