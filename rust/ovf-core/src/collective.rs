@@ -20,7 +20,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
 use smallvec::SmallVec;
 
-use crate::communication::{Communication, GroupKey};
+use crate::communication::GroupKey;
 use crate::op::Rank;
 use crate::rules::Flow;
 use crate::timeline::Timeline;
@@ -120,7 +120,7 @@ pub fn match_communications(timelines: &[Timeline]) -> Matching {
 /// What is matched together: all calls of a group, or of a channel.
 enum Plan<'t> {
     Group(Group<'t>),
-    Channel(Channel),
+    Channel(Channel<'t>),
 }
 
 impl Plan<'_> {
@@ -141,15 +141,23 @@ impl Plan<'_> {
 
 // --- calls ------------------------------------------------------------------------------------------------------------
 
-/// A call of a collective: its event and its API.
-type Call<'t> = (u32, &'t str);
+/// A call, with what its match says of it.
+#[derive(Clone, Copy)]
+struct Call<'t> {
+    event: u32,
+    group: u32,
+    root: Option<Rank>,
+    flow: Flow,
+    /// The first of equal ones on the rank.
+    api: &'t Arc<str>,
+}
 
 /// The communications of one rank, sorted out in one pass over its events.
 struct Calls<'t> {
     /// For each of the rank's groups the collectives.
     collectives: Vec<Vec<Call<'t>>>,
     /// Point-to-point calls.
-    pairs: Vec<(End, Vec<u32>)>,
+    pairs: Vec<(End, Vec<Call<'t>>)>,
     /// For each of the rank's groups that a point-to-point call names.
     named: Vec<Option<Named>>,
     peers: FxHashSet<Rank>,
@@ -177,14 +185,17 @@ impl<'t> Calls<'t> {
             peers: FxHashSet::default(),
         };
         let mut known: FxHashMap<End, usize> = FxHashMap::default();
+        let mut apis: FxHashMap<&str, &Arc<str>> = FxHashMap::default();
         for (event, c) in t.events.iter().map(|e| &e.communication).enumerate() {
             calls.peers.extend(c.peer);
+            let api = *apis.entry(&*c.api).or_insert(&c.api);
+            let call = Call { event: event as u32, group: c.group, root: c.root, flow: c.flow, api };
             let receives = match (c.superseded, c.flow) {
                 (true, _) | (_, Flow::Batch) => continue,
                 (_, Flow::Send) => false,
                 (_, Flow::Recv) => true,
                 _ => {
-                    calls.collectives[c.group as usize].push((event as u32, &*c.api));
+                    calls.collectives[c.group as usize].push(call);
                     continue;
                 }
             };
@@ -195,7 +206,7 @@ impl<'t> Calls<'t> {
                 if at == calls.pairs.len() {
                     calls.pairs.push((end, Vec::new()));
                 }
-                calls.pairs[at].1.push(event as u32);
+                calls.pairs[at].1.push(call);
             }
         }
         calls
@@ -222,8 +233,8 @@ struct Ranks<'t> {
 }
 
 impl<'t> Ranks<'t> {
-    fn call(&self, member: Member) -> &'t Communication {
-        &self.timelines[member.timeline as usize].events[member.event as usize].communication
+    fn numel(&self, timeline: u32, call: &Call) -> i64 {
+        self.timelines[timeline as usize].events[call.event as usize].communication.numel
     }
 
     fn rank(&self, member: Member) -> Rank {
@@ -263,16 +274,16 @@ impl<'t> Ranks<'t> {
 
     /// The channels in order; behind them those of calls that are left over, without the group.
     fn channels(&self) -> Vec<Plan<'t>> {
-        let mut channels: BTreeMap<(Ends, &str), [Vec<Member>; 2]> = BTreeMap::new();
+        let mut channels: BTreeMap<(Ends, &str), [Vec<(u32, Call<'t>)>; 2]> = BTreeMap::new();
         for (at, (&rank, calls)) in self.dumped.iter().zip(self.calls).enumerate() {
-            for &((peer, tag, receives, group), ref events) in &calls.pairs {
+            for &((peer, tag, receives, group), ref list) in &calls.pairs {
                 let ends = if receives { (peer, rank, tag) } else { (rank, peer, tag) };
                 let name = calls.named[group as usize].as_ref().map_or("", |n| &n.name);
-                let member = |&event: &u32| Member { timeline: at as u32, event };
-                channels.entry((ends, name)).or_default()[usize::from(receives)].extend(events.iter().map(member));
+                let side = &mut channels.entry((ends, name)).or_default()[usize::from(receives)];
+                side.extend(list.iter().map(|&call| (at as u32, call)));
             }
         }
-        let mut left: BTreeMap<Ends, [Vec<Member>; 2]> = BTreeMap::new();
+        let mut left: BTreeMap<Ends, [Vec<(u32, Call<'t>)>; 2]> = BTreeMap::new();
         let mut plans = Vec::new();
         for ((ends, _), sides) in channels {
             let len = sides[0].len().min(sides[1].len());
@@ -284,13 +295,17 @@ impl<'t> Ranks<'t> {
         }
         for (ends, mut sides) in left {
             for side in &mut sides {
-                side.sort_by_key(|m| (m.timeline, m.event));
+                side.sort_by_key(|(timeline, call)| (*timeline, call.event));
             }
             let len = sides[0].len().max(sides[1].len());
             plans.push(Plan::Channel(Channel { ends, sides, len }));
         }
         plans
     }
+}
+
+fn members(calls: &[(u32, Call)]) -> SmallVec<[Member; 2]> {
+    calls.iter().map(|&(timeline, call)| Member { timeline, event: call.event }).collect()
 }
 
 fn state(missing: &[Rank], absent: &[Rank]) -> MatchState {
@@ -312,7 +327,7 @@ struct Group<'t> {
     /// Length of the longest list.
     rows: usize,
     /// Calls that align with none of that list.
-    alone: Vec<Member>,
+    alone: Vec<(u32, Call<'t>)>,
     expected: Vec<Rank>,
     /// Expected ranks without a call in the group: dumped ones and others.
     absent: Vec<Rank>,
@@ -327,13 +342,13 @@ struct List<'t> {
     places: Option<Vec<Option<u32>>>,
 }
 
-impl List<'_> {
-    fn member(&self, row: usize) -> Option<Member> {
+impl<'t> List<'t> {
+    fn call(&self, row: usize) -> Option<(u32, Call<'t>)> {
         let call = match &self.places {
             None => row,
             Some(places) => places[row]? as usize,
         };
-        Some(Member { timeline: self.timeline, event: self.calls[call].0 })
+        Some((self.timeline, self.calls[call]))
     }
 }
 
@@ -351,11 +366,10 @@ impl<'t> Group<'t> {
         let longest = lists.iter().enumerate().max_by_key(|(i, (_, l))| (l.len(), std::cmp::Reverse(*i)));
         let (reference_at, reference) = longest.map_or((0, &[][..]), |(_, &list)| list);
         let placed = |&(timeline, calls): &(u32, &'t [Call<'t>])| {
-            let same = calls.len() == reference.len() && calls.iter().zip(reference).all(|(a, b)| a.1 == b.1);
+            let same = calls.len() == reference.len() && calls.iter().zip(reference).all(|(a, b)| a.api == b.api);
             let places = (!same).then(|| {
-                let numel = |timeline, event| ranks.call(Member { timeline, event }).numel;
-                let a: Vec<_> = reference.iter().map(|&(e, api)| (api, numel(reference_at, e))).collect();
-                let b: Vec<_> = calls.iter().map(|&(e, api)| (api, numel(timeline, e))).collect();
+                let a: Vec<_> = reference.iter().map(|c| (&**c.api, ranks.numel(reference_at, c))).collect();
+                let b: Vec<_> = calls.iter().map(|c| (&**c.api, ranks.numel(timeline, c))).collect();
                 align(&a, &b)
             });
             (timeline, calls, places)
@@ -368,7 +382,7 @@ impl<'t> Group<'t> {
                 for (i, place) in places.into_iter().enumerate() {
                     match place {
                         Some(row) => rows[row] = Some(i as u32),
-                        None => alone.push(Member { timeline, event: calls[i].0 }),
+                        None => alone.push((timeline, calls[i])),
                     }
                 }
                 rows
@@ -380,10 +394,11 @@ impl<'t> Group<'t> {
     }
 
     fn matched(&self, ranks: &Ranks, row: usize) -> Match {
-        let members: SmallVec<[Member; 2]> = match self.alone.get(row.wrapping_sub(self.rows)) {
-            Some(&member) => SmallVec::from_slice(&[member]),
-            None => self.lists.iter().filter_map(|list| list.member(row)).collect(),
+        let calls: SmallVec<[(u32, Call); 2]> = match self.alone.get(row.wrapping_sub(self.rows)) {
+            Some(&alone) => SmallVec::from_slice(&[alone]),
+            None => self.lists.iter().filter_map(|list| list.call(row)).collect(),
         };
+        let members = members(&calls);
         // PERF: nearly all rows hold everybody.
         let (absent, missing) = if members.len() == self.lists.len() {
             (self.absent.clone(), self.missing.clone())
@@ -391,11 +406,11 @@ impl<'t> Group<'t> {
             let is_there = |r: &Rank| members.binary_search_by_key(r, |&m| ranks.rank(m)).is_ok();
             ranks.parted(self.expected.iter().copied().filter(|r| !is_there(r)))
         };
-        let first = ranks.call(members[0]);
+        let (_, first) = calls[0];
         Match {
             group: Arc::clone(&self.key),
             seq: row as u32,
-            api: Arc::clone(&first.api),
+            api: Arc::clone(first.api),
             flow: first.flow,
             root: first.root,
             pair: None,
@@ -453,26 +468,27 @@ fn align<T: PartialEq>(a: &[T], b: &[T]) -> Vec<Option<usize>> {
 type Ends = (Rank, Rank, i64);
 
 /// Point-to-point calls that are matched in order of issue.
-struct Channel {
+struct Channel<'t> {
     ends: Ends,
     /// Sends and receives.
-    sides: [Vec<Member>; 2],
+    sides: [Vec<(u32, Call<'t>)>; 2],
     /// How many of them are matched here.
     len: usize,
 }
 
-impl Channel {
+impl Channel<'_> {
     fn matched(&self, ranks: &Ranks, seq: usize) -> Match {
         let (source, destination, _) = self.ends;
-        let members: SmallVec<[Member; 2]> = self.sides.iter().filter_map(|side| side.get(seq).copied()).collect();
+        let calls: SmallVec<[(u32, Call); 2]> = self.sides.iter().filter_map(|side| side.get(seq).copied()).collect();
+        let members = members(&calls);
         let is_left = |r: &Rank| members.iter().all(|&m| ranks.rank(m) != *r);
         let (absent, missing) = ranks.parted([source, destination].into_iter().filter(is_left));
-        let first = ranks.call(members[0]);
-        let named = &ranks.calls[members[0].timeline as usize].named[first.group as usize];
+        let (timeline, first) = calls[0];
+        let named = &ranks.calls[timeline as usize].named[first.group as usize];
         Match {
             group: named.as_ref().map_or_else(Arc::default, |named| Arc::clone(&named.key)),
             seq: seq as u32,
-            api: Arc::clone(&first.api),
+            api: Arc::clone(first.api),
             flow: Flow::Send,
             root: None,
             pair: Some((source, destination)),
