@@ -152,6 +152,9 @@ struct Call<'t> {
     api: &'t Arc<str>,
 }
 
+/// A call and its rank's timeline.
+type Placed<'t> = (u32, Call<'t>);
+
 /// The communications of one rank, sorted out in one pass over its events.
 struct Calls<'t> {
     /// For each of the rank's groups the collectives.
@@ -269,12 +272,12 @@ impl<'t> Ranks<'t> {
             }
         }
         let groups: Vec<_> = groups.into_iter().collect();
-        groups.into_par_iter().map(|(key, lists)| Plan::Group(Group::new(self, world, key, lists))).collect()
+        groups.into_par_iter().map(|(key, lists)| Plan::Group(Group::new(self, world, key, &lists))).collect()
     }
 
     /// The channels in order; behind them those of calls that are left over, without the group.
     fn channels(&self) -> Vec<Plan<'t>> {
-        let mut channels: BTreeMap<(Ends, &str), [Vec<(u32, Call<'t>)>; 2]> = BTreeMap::new();
+        let mut channels: BTreeMap<(Ends, &str), Sides<'t>> = BTreeMap::new();
         for (at, (&rank, calls)) in self.dumped.iter().zip(self.calls).enumerate() {
             for &((peer, tag, receives, group), ref list) in &calls.pairs {
                 let ends = if receives { (peer, rank, tag) } else { (rank, peer, tag) };
@@ -283,7 +286,7 @@ impl<'t> Ranks<'t> {
                 side.extend(list.iter().map(|&call| (at as u32, call)));
             }
         }
-        let mut left: BTreeMap<Ends, [Vec<(u32, Call<'t>)>; 2]> = BTreeMap::new();
+        let mut left: BTreeMap<Ends, Sides<'t>> = BTreeMap::new();
         let mut plans = Vec::new();
         for ((ends, _), sides) in channels {
             let len = sides[0].len().min(sides[1].len());
@@ -304,7 +307,7 @@ impl<'t> Ranks<'t> {
     }
 }
 
-fn members(calls: &[(u32, Call)]) -> SmallVec<[Member; 2]> {
+fn members(calls: &[Placed]) -> SmallVec<[Member; 2]> {
     calls.iter().map(|&(timeline, call)| Member { timeline, event: call.event }).collect()
 }
 
@@ -327,7 +330,7 @@ struct Group<'t> {
     /// Length of the longest list.
     rows: usize,
     /// Calls that align with none of that list.
-    alone: Vec<(u32, Call<'t>)>,
+    alone: Vec<Placed<'t>>,
     expected: Vec<Rank>,
     /// Expected ranks without a call in the group: dumped ones and others.
     absent: Vec<Rank>,
@@ -343,7 +346,7 @@ struct List<'t> {
 }
 
 impl<'t> List<'t> {
-    fn call(&self, row: usize) -> Option<(u32, Call<'t>)> {
+    fn call(&self, row: usize) -> Option<Placed<'t>> {
         let call = match &self.places {
             None => row,
             Some(places) => places[row]? as usize,
@@ -353,7 +356,7 @@ impl<'t> List<'t> {
 }
 
 impl<'t> Group<'t> {
-    fn new(ranks: &Ranks<'t>, world: &[Rank], key: &GroupKey, lists: Vec<(u32, &'t [Call<'t>])>) -> Self {
+    fn new(ranks: &Ranks<'t>, world: &[Rank], key: &GroupKey, lists: &[(u32, &'t [Call<'t>])]) -> Self {
         let here = || lists.iter().map(|(at, _)| ranks.dumped[*at as usize]);
         let expected: Vec<Rank> = match (key.ranks.is_empty(), key.id.is_empty()) {
             (false, _) => key.ranks.clone(),
@@ -394,7 +397,7 @@ impl<'t> Group<'t> {
     }
 
     fn matched(&self, ranks: &Ranks, row: usize) -> Match {
-        let calls: SmallVec<[(u32, Call); 2]> = match self.alone.get(row.wrapping_sub(self.rows)) {
+        let calls: SmallVec<[Placed; 2]> = match self.alone.get(row.wrapping_sub(self.rows)) {
             Some(&alone) => SmallVec::from_slice(&[alone]),
             None => self.lists.iter().filter_map(|list| list.call(row)).collect(),
         };
@@ -467,11 +470,13 @@ fn align<T: PartialEq>(a: &[T], b: &[T]) -> Vec<Option<usize>> {
 /// Source, destination, tag.
 type Ends = (Rank, Rank, i64);
 
+/// Sends and receives.
+type Sides<'t> = [Vec<Placed<'t>>; 2];
+
 /// Point-to-point calls that are matched in order of issue.
 struct Channel<'t> {
     ends: Ends,
-    /// Sends and receives.
-    sides: [Vec<(u32, Call<'t>)>; 2],
+    sides: Sides<'t>,
     /// How many of them are matched here.
     len: usize,
 }
@@ -479,7 +484,7 @@ struct Channel<'t> {
 impl Channel<'_> {
     fn matched(&self, ranks: &Ranks, seq: usize) -> Match {
         let (source, destination, _) = self.ends;
-        let calls: SmallVec<[(u32, Call); 2]> = self.sides.iter().filter_map(|side| side.get(seq).copied()).collect();
+        let calls: SmallVec<[Placed; 2]> = self.sides.iter().filter_map(|side| side.get(seq).copied()).collect();
         let members = members(&calls);
         let is_left = |r: &Rank| members.iter().all(|&m| ranks.rank(m) != *r);
         let (absent, missing) = ranks.parted([source, destination].into_iter().filter(is_left));

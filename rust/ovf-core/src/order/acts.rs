@@ -69,7 +69,7 @@ impl Role {
 
 /// A rank's acts in order, and for each of its events what is known before the replay.
 pub(super) struct Acts {
-    pub(super) acts: Vec<Act>,
+    pub(super) list: Vec<Act>,
     pub(super) roles: Vec<Role>,
     pub(super) receipts: Vec<Receipt>,
     /// Whether what was given is from an overflow, as far as the rank knows.
@@ -81,7 +81,7 @@ pub(super) struct Acts {
 impl Acts {
     pub(super) fn of(t: &Timeline, matching: &Matching, ids: &[Option<u32>]) -> Self {
         let mut all = Self {
-            acts: Vec::with_capacity(t.events.len() * 2),
+            list: Vec::with_capacity(t.events.len() * 2),
             roles: vec![Role::default(); t.events.len()],
             receipts: vec![Receipt::Nothing; t.events.len()],
             given_real: vec![false; t.events.len()],
@@ -94,7 +94,7 @@ impl Acts {
             open.retain(|&leave| {
                 let stays = leave.op >= c.op;
                 if !stays {
-                    all.acts.push(Act { op: c.op, ..leave });
+                    all.list.push(Act { op: c.op, ..leave });
                 }
                 stays
             });
@@ -117,24 +117,24 @@ impl Acts {
                 }
             }
             let id = ids[i].unwrap_or(Act::UNMATCHED);
-            all.acts.push(Act { op: c.op, what: What::Enter, index, id });
+            all.list.push(Act { op: c.op, what: What::Enter, index, id });
             if c.is_async && c.flow != Flow::Send {
                 // Nothing arrives at the root of a broadcast, at a giver of a reduce.
                 let id = if role.is(Role::GETS) { id } else { Act::UNMATCHED };
                 let leave = Act { op: c.op, what: What::Leave, index, id };
                 match event.visible_at {
-                    Some(read) => all.acts.push(Act { op: read.max(c.op + 1), ..leave }),
+                    Some(read) => all.list.push(Act { op: read.max(c.op + 1), ..leave }),
                     None => open.push(leave),
                 }
             }
         }
-        all.acts.extend(open.into_iter().map(|leave| Act { op: u32::MAX, ..leave }));
+        all.list.extend(open.into_iter().map(|leave| Act { op: u32::MAX, ..leave }));
         let what = |m: &Mark| if m.cause == Cause::Register { What::Register } else { What::Root };
-        all.acts.extend(t.candidates().map(|i| {
+        all.list.extend(t.candidates().map(|i| {
             let mark = &t.marks[i];
             Act { op: mark.at.op, what: what(mark), index: i as u32, id: Act::UNMATCHED }
         }));
-        all.acts.sort_by_key(|act| (act.op, act.what, act.index));
+        all.list.sort_by_key(|act| (act.op, act.what, act.index));
         all
     }
 }

@@ -125,7 +125,7 @@ impl<'t> Replay<'t> {
             order.given_real.push(rank.given_real);
             roles.push(rank.roles);
             let knowledge = Knowledge::default();
-            walks.push(Walk { acts: rank.acts, at: 0, entered: false, knowledge, depth: 0, queued: true });
+            walks.push(Walk { acts: rank.list, at: 0, entered: false, knowledge, depth: 0, queued: true });
         }
         Self {
             timelines,
