@@ -16,15 +16,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rayon::prelude::*;
+use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
+use smallvec::SmallVec;
 
-use crate::communication::{Communication, GroupKey};
+use crate::communication::GroupKey;
 use crate::op::Rank;
 use crate::rules::Flow;
 use crate::timeline::Timeline;
 
 /// Cells of the alignment table beyond which lists are compared index by index.
 const ALIGN_CELLS: usize = 4_000_000;
+/// Communications that are worth a thread.
+const MATCHES_PER_THREAD: usize = 256;
 
 /// How well a communication was matched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -65,7 +69,7 @@ pub struct Match {
     /// Source and destination of a pair.
     pub pair: Option<(Rank, Rank)>,
     /// Records, ranks ascending; of a pair the sender's stands first.
-    pub members: Vec<Member>,
+    pub members: SmallVec<[Member; 2]>,
     /// Members whose rank is not dumped.
     pub missing: Vec<Rank>,
     /// Members whose rank is dumped without this call.
@@ -88,153 +92,337 @@ pub struct Matching {
 /// Matches the communications of all ranks (timelines ascending by rank).
 #[must_use]
 pub fn match_communications(timelines: &[Timeline]) -> Matching {
-    let world = world(timelines);
-    let mut matching = Matching {
-        matches: Vec::new(),
-        of_event: timelines.iter().map(|t| vec![None; t.events.len()]).collect(),
-        world,
+    let calls: Vec<Calls> = timelines.par_iter().map(Calls::of).collect();
+    let ranks = Ranks { timelines, dumped: timelines.iter().map(|t| t.rank).collect(), calls: &calls };
+    let world = ranks.world();
+    let mut plans = ranks.groups(&world);
+    plans.extend(ranks.channels());
+    let mut starts = Vec::with_capacity(plans.len());
+    let mut total = 0;
+    for plan in &plans {
+        starts.push(total);
+        total += plan.len();
+    }
+    let matched = |i: usize| {
+        let at = starts.partition_point(|&start| start <= i) - 1;
+        plans[at].matched(&ranks, i - starts[at])
     };
-    match_collectives(timelines, &mut matching);
-    match_pairs(timelines, &mut matching);
-    for (id, entry) in matching.matches.iter().enumerate() {
+    let matches: Vec<Match> = (0..total).into_par_iter().with_min_len(MATCHES_PER_THREAD).map(matched).collect();
+    let mut of_event: Vec<Vec<Option<u32>>> = timelines.iter().map(|t| vec![None; t.events.len()]).collect();
+    for (id, entry) in matches.iter().enumerate() {
         for member in &entry.members {
-            matching.of_event[member.timeline as usize][member.event as usize] = Some(id as u32);
+            of_event[member.timeline as usize][member.event as usize] = Some(id as u32);
         }
     }
-    matching
+    Matching { matches, of_event, world }
 }
 
-fn world(timelines: &[Timeline]) -> Vec<Rank> {
-    let mut world: Vec<Rank> = timelines.iter().map(|t| t.rank).collect();
-    for t in timelines {
-        world.extend(t.groups.iter().flat_map(|g| g.ranks.iter().copied()));
-        world.extend(t.events.iter().filter_map(|e| e.communication.peer));
+/// What is matched together: all calls of a group, or of a channel.
+enum Plan<'t> {
+    Group(Group<'t>),
+    Channel(Channel<'t>),
+}
+
+impl Plan<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Self::Group(group) => group.rows + group.alone.len(),
+            Self::Channel(channel) => channel.len,
+        }
     }
-    // Numbers that the folders skip are ranks too.
-    let top = timelines.iter().map(|t| t.rank).max().unwrap_or(0).min(1 << 20);
-    world.extend(0..top);
-    world.sort_unstable();
-    world.dedup();
-    world
+
+    fn matched(&self, ranks: &Ranks, seq: usize) -> Match {
+        match self {
+            Self::Group(group) => group.matched(ranks, seq),
+            Self::Channel(channel) => channel.matched(ranks, seq),
+        }
+    }
 }
 
-fn events(t: &Timeline) -> impl Iterator<Item = (u32, &Communication)> {
-    t.events.iter().enumerate().filter(|(_, e)| !e.communication.superseded).map(|(i, e)| (i as u32, &e.communication))
+// --- calls ------------------------------------------------------------------------------------------------------------
+
+/// A call, with what its match says of it.
+#[derive(Clone, Copy)]
+struct Call<'t> {
+    event: u32,
+    group: u32,
+    root: Option<Rank>,
+    flow: Flow,
+    /// The first of equal ones on the rank.
+    api: &'t Arc<str>,
+}
+
+/// A call and its rank's timeline.
+type Placed<'t> = (u32, Call<'t>);
+
+/// The communications of one rank, sorted out in one pass over its events.
+struct Calls<'t> {
+    /// For each of the rank's groups the collectives.
+    collectives: Vec<Vec<Call<'t>>>,
+    /// Point-to-point calls.
+    pairs: Vec<(End, Vec<Call<'t>>)>,
+    /// For each of the rank's groups that a point-to-point call names.
+    named: Vec<Option<Named>>,
+    peers: FxHashSet<Rank>,
+}
+
+/// A group that point-to-point calls name.
+#[derive(Clone)]
+struct Named {
+    key: Arc<GroupKey>,
+    /// Its id, else its ranks.
+    name: String,
+    /// First of the rank's groups of that name.
+    first: u32,
+}
+
+/// One side of a channel: peer, tag, whether it receives, first of the rank's groups of that name.
+type End = (Rank, i64, bool, u32);
+
+impl<'t> Calls<'t> {
+    fn of(t: &'t Timeline) -> Self {
+        let mut calls = Self {
+            collectives: vec![Vec::new(); t.groups.len()],
+            pairs: Vec::new(),
+            named: vec![None; t.groups.len()],
+            peers: FxHashSet::default(),
+        };
+        let mut known: FxHashMap<End, usize> = FxHashMap::default();
+        let mut apis: FxHashMap<&str, &Arc<str>> = FxHashMap::default();
+        for (event, c) in t.events.iter().map(|e| &e.communication).enumerate() {
+            calls.peers.extend(c.peer);
+            let api = *apis.entry(&*c.api).or_insert(&c.api);
+            let call = Call { event: event as u32, group: c.group, root: c.root, flow: c.flow, api };
+            let receives = match (c.superseded, c.flow) {
+                (true, _) | (_, Flow::Batch) => continue,
+                (_, Flow::Send) => false,
+                (_, Flow::Recv) => true,
+                _ => {
+                    calls.collectives[c.group as usize].push(call);
+                    continue;
+                }
+            };
+            if let Some(peer) = c.peer {
+                let name = calls.first_named(t, c.group);
+                let end = (peer, c.tag, receives, name);
+                let at = *known.entry(end).or_insert(calls.pairs.len());
+                if at == calls.pairs.len() {
+                    calls.pairs.push((end, Vec::new()));
+                }
+                calls.pairs[at].1.push(call);
+            }
+        }
+        calls
+    }
+
+    /// The first of the rank's groups that has the same name.
+    fn first_named(&mut self, t: &Timeline, group: u32) -> u32 {
+        if let Some(named) = &self.named[group as usize] {
+            return named.first;
+        }
+        let key = &t.groups[group as usize];
+        let name = if key.id.is_empty() { format!("{:?}", key.ranks) } else { key.id.clone() };
+        let first = self.named.iter().flatten().find(|n| n.name == name).map_or(group, |n| n.first);
+        self.named[group as usize] = Some(Named { key: Arc::new(key.clone()), name, first });
+        first
+    }
+}
+
+struct Ranks<'t> {
+    timelines: &'t [Timeline],
+    /// The timelines' ranks.
+    dumped: Vec<Rank>,
+    calls: &'t [Calls<'t>],
+}
+
+impl<'t> Ranks<'t> {
+    fn numel(&self, timeline: u32, call: &Call) -> i64 {
+        self.timelines[timeline as usize].events[call.event as usize].communication.numel
+    }
+
+    fn rank(&self, member: Member) -> Rank {
+        self.dumped[member.timeline as usize]
+    }
+
+    /// Those that are dumped, and those that are not.
+    fn parted(&self, ranks: impl Iterator<Item = Rank>) -> (Vec<Rank>, Vec<Rank>) {
+        ranks.partition(|r| self.dumped.binary_search(r).is_ok())
+    }
+
+    fn world(&self) -> Vec<Rank> {
+        let mut world = self.dumped.clone();
+        for (t, calls) in self.timelines.iter().zip(self.calls) {
+            world.extend(t.groups.iter().flat_map(|g| g.ranks.iter().copied()));
+            world.extend(&calls.peers);
+        }
+        // Numbers that the folders skip are ranks too.
+        let top = self.dumped.iter().copied().max().unwrap_or(0).min(1 << 20);
+        world.extend(0..top);
+        world.sort_unstable();
+        world.dedup();
+        world
+    }
+
+    /// The groups in order, with the collectives that each rank called in them.
+    fn groups(&self, world: &[Rank]) -> Vec<Plan<'t>> {
+        let mut groups: BTreeMap<&GroupKey, Vec<(u32, &[Call])>> = BTreeMap::new();
+        for (at, (t, calls)) in self.timelines.iter().zip(self.calls).enumerate() {
+            for (group, list) in t.groups.iter().zip(&calls.collectives).filter(|(_, list)| !list.is_empty()) {
+                groups.entry(group).or_default().push((at as u32, list));
+            }
+        }
+        let groups: Vec<_> = groups.into_iter().collect();
+        groups.into_par_iter().map(|(key, lists)| Plan::Group(Group::new(self, world, key, &lists))).collect()
+    }
+
+    /// The channels in order; behind them those of calls that are left over, without the group.
+    fn channels(&self) -> Vec<Plan<'t>> {
+        let mut channels: BTreeMap<(Ends, &str), Sides<'t>> = BTreeMap::new();
+        for (at, (&rank, calls)) in self.dumped.iter().zip(self.calls).enumerate() {
+            for &((peer, tag, receives, group), ref list) in &calls.pairs {
+                let ends = if receives { (peer, rank, tag) } else { (rank, peer, tag) };
+                let name = calls.named[group as usize].as_ref().map_or("", |n| &n.name);
+                let side = &mut channels.entry((ends, name)).or_default()[usize::from(receives)];
+                side.extend(list.iter().map(|&call| (at as u32, call)));
+            }
+        }
+        let mut left: BTreeMap<Ends, Sides<'t>> = BTreeMap::new();
+        let mut plans = Vec::new();
+        for ((ends, _), sides) in channels {
+            let len = sides[0].len().min(sides[1].len());
+            let rest = left.entry(ends).or_default();
+            for (rest, side) in rest.iter_mut().zip(&sides) {
+                rest.extend(&side[len..]);
+            }
+            plans.push(Plan::Channel(Channel { ends, sides, len }));
+        }
+        for (ends, mut sides) in left {
+            for side in &mut sides {
+                side.sort_by_key(|(timeline, call)| (*timeline, call.event));
+            }
+            let len = sides[0].len().max(sides[1].len());
+            plans.push(Plan::Channel(Channel { ends, sides, len }));
+        }
+        plans
+    }
+}
+
+fn members(calls: &[Placed]) -> SmallVec<[Member; 2]> {
+    calls.iter().map(|&(timeline, call)| Member { timeline, event: call.event }).collect()
+}
+
+fn state(missing: &[Rank], absent: &[Rank]) -> MatchState {
+    if !absent.is_empty() {
+        MatchState::Unmatched
+    } else if !missing.is_empty() {
+        MatchState::MissingRanks
+    } else {
+        MatchState::FullyMatched
+    }
 }
 
 // --- collectives ------------------------------------------------------------------------------------------------------
 
-fn match_collectives(timelines: &[Timeline], matching: &mut Matching) {
-    let of_rank = |t: &Timeline| {
-        let mut lists: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-        for (event, c) in events(t) {
-            if !matches!(c.flow, Flow::Send | Flow::Recv | Flow::Batch) {
-                lists.entry(c.group).or_default().push(event);
-            }
-        }
-        lists
-    };
-    let of_ranks: Vec<_> = timelines.par_iter().map(of_rank).collect();
-    let mut groups: BTreeMap<&GroupKey, Vec<(u32, Vec<u32>)>> = BTreeMap::new();
-    for (at, (t, lists)) in timelines.iter().zip(of_ranks).enumerate() {
-        for (group, list) in lists {
-            groups.entry(&t.groups[group as usize]).or_default().push((at as u32, list));
-        }
-    }
-    let dumped: Vec<Rank> = timelines.iter().map(|t| t.rank).collect();
-    let of_group = |(group, lists): (&GroupKey, Vec<(u32, Vec<u32>)>)| {
-        let expected: Vec<Rank> = if group.ranks.is_empty() {
-            // Without ranks the default group holds everybody, an id alone those that recorded it.
-            if group.id.is_empty() {
-                matching.world.clone()
-            } else {
-                lists.iter().map(|(at, _)| timelines[*at as usize].rank).collect()
-            }
-        } else {
-            group.ranks.clone()
-        };
-        match_group(timelines, &dumped, group, &expected, &lists)
-    };
-    let groups: Vec<_> = groups.into_iter().collect();
-    let matched: Vec<Vec<Match>> = groups.into_par_iter().map(of_group).collect();
-    matching.matches = matched.into_iter().flatten().collect();
+/// The collectives of one group, aligned.
+struct Group<'t> {
+    key: Arc<GroupKey>,
+    lists: Vec<List<'t>>,
+    /// Length of the longest list.
+    rows: usize,
+    /// Calls that align with none of that list.
+    alone: Vec<Placed<'t>>,
+    expected: Vec<Rank>,
+    /// Expected ranks without a call in the group: dumped ones and others.
+    absent: Vec<Rank>,
+    missing: Vec<Rank>,
 }
 
-fn match_group(
-    timelines: &[Timeline],
-    dumped: &[Rank],
-    group: &GroupKey,
-    expected: &[Rank],
-    lists: &[(u32, Vec<u32>)],
-) -> Vec<Match> {
-    let call = |at: u32, event: u32| &timelines[at as usize].events[event as usize].communication;
-    let Some(longest) =
-        lists.iter().enumerate().max_by_key(|(i, (_, l))| (l.len(), std::cmp::Reverse(*i))).map(|(i, _)| i)
-    else {
-        return Vec::new();
-    };
-    let (reference_at, reference) = &lists[longest];
-    let row = |&event: &u32| {
-        let mut row = Vec::with_capacity(lists.len());
-        row.push(Member { timeline: *reference_at, event });
-        row
-    };
-    let mut rows: Vec<Vec<Member>> = reference.iter().map(row).collect();
-    let mut alone: Vec<Member> = Vec::new();
-    for (i, (at, list)) in lists.iter().enumerate() {
-        if i == longest {
-            continue;
-        }
-        let same = |r: usize, l: usize| call(*reference_at, reference[r]).api == call(*at, list[l]).api;
-        let places: Vec<Option<usize>> = if list.len() == reference.len() && (0..list.len()).all(|k| same(k, k)) {
-            (0..list.len()).map(Some).collect()
-        } else {
-            let key = |at: u32, event: u32| (&*call(at, event).api, call(at, event).numel);
-            let a: Vec<_> = reference.iter().map(|&e| key(*reference_at, e)).collect();
-            let b: Vec<_> = list.iter().map(|&e| key(*at, e)).collect();
-            align(&a, &b)
+/// The calls of one rank in a group.
+struct List<'t> {
+    timeline: u32,
+    calls: &'t [Call<'t>],
+    /// For each row the call that stands in it; `None` where every call stands in its own row.
+    places: Option<Vec<Option<u32>>>,
+}
+
+impl<'t> List<'t> {
+    fn call(&self, row: usize) -> Option<Placed<'t>> {
+        let call = match &self.places {
+            None => row,
+            Some(places) => places[row]? as usize,
         };
-        for (event, place) in list.iter().zip(places) {
-            let member = Member { timeline: *at, event: *event };
-            match place {
-                Some(row) => rows[row].push(member),
-                None => alone.push(member),
-            }
-        }
+        Some((self.timeline, self.calls[call]))
     }
-    rows.extend(alone.into_iter().map(|m| vec![m]));
-    let group = Arc::new(group.clone());
-    let rank = |m: &Member| dumped[m.timeline as usize];
-    let matched = |(seq, mut members): (usize, Vec<Member>)| {
-        members.sort_by_key(rank);
-        let is_there = |r: &Rank| members.binary_search_by_key(r, rank).is_ok();
-        let left = expected.iter().copied().filter(|r| !is_there(r));
-        let (absent, missing): (Vec<Rank>, Vec<Rank>) = left.partition(|r| dumped.binary_search(r).is_ok());
-        let first = call(members[0].timeline, members[0].event);
-        let mixed = members.iter().any(|m| call(m.timeline, m.event).api != first.api);
-        let state = if mixed {
-            MatchState::TypeMismatch
-        } else if !absent.is_empty() {
-            MatchState::Unmatched
-        } else if !missing.is_empty() {
-            MatchState::MissingRanks
-        } else {
-            MatchState::FullyMatched
+}
+
+impl<'t> Group<'t> {
+    fn new(ranks: &Ranks<'t>, world: &[Rank], key: &GroupKey, lists: &[(u32, &'t [Call<'t>])]) -> Self {
+        let here = || lists.iter().map(|(at, _)| ranks.dumped[*at as usize]);
+        let expected: Vec<Rank> = match (key.ranks.is_empty(), key.id.is_empty()) {
+            (false, _) => key.ranks.clone(),
+            // Without ranks the default group holds everybody, an id alone those that recorded it.
+            (true, true) => world.to_vec(),
+            (true, false) => here().collect(),
         };
+        let there: FxHashSet<Rank> = here().collect();
+        let (absent, missing) = ranks.parted(expected.iter().copied().filter(|r| !there.contains(r)));
+        let longest = lists.iter().enumerate().max_by_key(|(i, (_, l))| (l.len(), std::cmp::Reverse(*i)));
+        let (reference_at, reference) = longest.map_or((0, &[][..]), |(_, &list)| list);
+        let placed = |&(timeline, calls): &(u32, &'t [Call<'t>])| {
+            let same = calls.len() == reference.len() && calls.iter().zip(reference).all(|(a, b)| a.api == b.api);
+            let places = (!same).then(|| {
+                let a: Vec<_> = reference.iter().map(|c| (&**c.api, ranks.numel(reference_at, c))).collect();
+                let b: Vec<_> = calls.iter().map(|c| (&**c.api, ranks.numel(timeline, c))).collect();
+                align(&a, &b)
+            });
+            (timeline, calls, places)
+        };
+        let mut alone = Vec::new();
+        let placed: Vec<_> = lists.par_iter().with_min_len(8).map(placed).collect();
+        let list = |(timeline, calls, places): (u32, &'t [Call<'t>], Option<Vec<Option<usize>>>)| {
+            let places = places.map(|places| {
+                let mut rows = vec![None; reference.len()];
+                for (i, place) in places.into_iter().enumerate() {
+                    match place {
+                        Some(row) => rows[row] = Some(i as u32),
+                        None => alone.push((timeline, calls[i])),
+                    }
+                }
+                rows
+            });
+            List { timeline, calls, places }
+        };
+        let lists = placed.into_iter().map(list).collect();
+        Self { key: Arc::new(key.clone()), lists, rows: reference.len(), alone, expected, absent, missing }
+    }
+
+    fn matched(&self, ranks: &Ranks, row: usize) -> Match {
+        let calls: SmallVec<[Placed; 2]> = match self.alone.get(row.wrapping_sub(self.rows)) {
+            Some(&alone) => SmallVec::from_slice(&[alone]),
+            None => self.lists.iter().filter_map(|list| list.call(row)).collect(),
+        };
+        let members = members(&calls);
+        // PERF: nearly all rows hold everybody.
+        let (absent, missing) = if members.len() == self.lists.len() {
+            (self.absent.clone(), self.missing.clone())
+        } else {
+            let is_there = |r: &Rank| members.binary_search_by_key(r, |&m| ranks.rank(m)).is_ok();
+            ranks.parted(self.expected.iter().copied().filter(|r| !is_there(r)))
+        };
+        let (_, first) = calls[0];
         Match {
-            group: Arc::clone(&group),
-            seq: seq as u32,
-            api: Arc::clone(&first.api),
+            group: Arc::clone(&self.key),
+            seq: row as u32,
+            api: Arc::clone(first.api),
             flow: first.flow,
             root: first.root,
             pair: None,
             members,
+            state: state(&missing, &absent),
             missing,
             absent,
-            state,
         }
-    };
-    rows.into_iter().enumerate().map(matched).collect()
+    }
 }
 
 /// For each element of `b` its partner in `a`: common ends first, then the longest common subsequence between them.
@@ -279,72 +467,41 @@ fn align<T: PartialEq>(a: &[T], b: &[T]) -> Vec<Option<usize>> {
 
 // --- pairs ------------------------------------------------------------------------------------------------------------
 
-type Channel = (Rank, Rank, i64);
+/// Source, destination, tag.
+type Ends = (Rank, Rank, i64);
 
-fn match_pairs(timelines: &[Timeline], matching: &mut Matching) {
-    let mut channels: BTreeMap<(Channel, String), [Vec<Member>; 2]> = BTreeMap::new();
-    for (at, t) in timelines.iter().enumerate() {
-        for (event, c) in events(t) {
-            let Some(peer) = c.peer else { continue };
-            let (channel, side) = match c.flow {
-                Flow::Send => ((t.rank, peer, c.tag), 0),
-                Flow::Recv => ((peer, t.rank, c.tag), 1),
-                _ => continue,
-            };
-            let group = &t.groups[c.group as usize];
-            let name = if group.id.is_empty() { format!("{:?}", group.ranks) } else { group.id.clone() };
-            channels.entry((channel, name)).or_default()[side].push(Member { timeline: at as u32, event });
-        }
-    }
-    let mut left: BTreeMap<Channel, [Vec<Member>; 2]> = BTreeMap::new();
-    for ((channel, _), [sends, receives]) in channels {
-        let n = sends.len().min(receives.len());
-        for k in 0..n {
-            matching.matches.push(pair(timelines, channel, k as u32, &[sends[k], receives[k]]));
-        }
-        let rest = left.entry(channel).or_default();
-        rest[0].extend(&sends[n..]);
-        rest[1].extend(&receives[n..]);
-    }
-    for (channel, [mut sends, mut receives]) in left {
-        let by_place = |m: &Member| (m.timeline, m.event);
-        sends.sort_by_key(by_place);
-        receives.sort_by_key(by_place);
-        let n = sends.len().min(receives.len());
-        for k in 0..n {
-            matching.matches.push(pair(timelines, channel, k as u32, &[sends[k], receives[k]]));
-        }
-        for (k, member) in sends[n..].iter().chain(&receives[n..]).enumerate() {
-            matching.matches.push(pair(timelines, channel, (n + k) as u32, &[*member]));
-        }
-    }
+/// Sends and receives.
+type Sides<'t> = [Vec<Placed<'t>>; 2];
+
+/// Point-to-point calls that are matched in order of issue.
+struct Channel<'t> {
+    ends: Ends,
+    sides: Sides<'t>,
+    /// How many of them are matched here.
+    len: usize,
 }
 
-fn pair(timelines: &[Timeline], channel: Channel, seq: u32, members: &[Member]) -> Match {
-    let rank = |m: &Member| timelines[m.timeline as usize].rank;
-    let first = &timelines[members[0].timeline as usize].events[members[0].event as usize].communication;
-    let (source, destination, _) = channel;
-    let left: Vec<Rank> = [source, destination].into_iter().filter(|r| members.iter().all(|m| rank(m) != *r)).collect();
-    let (absent, missing): (Vec<Rank>, Vec<Rank>) =
-        left.into_iter().partition(|r| timelines.iter().any(|t| t.rank == *r));
-    let state = if !absent.is_empty() {
-        MatchState::Unmatched
-    } else if !missing.is_empty() {
-        MatchState::MissingRanks
-    } else {
-        MatchState::FullyMatched
-    };
-    Match {
-        group: Arc::new(timelines[members[0].timeline as usize].groups[first.group as usize].clone()),
-        seq,
-        api: Arc::clone(&first.api),
-        flow: Flow::Send,
-        root: None,
-        pair: Some((source, destination)),
-        members: members.to_vec(),
-        missing,
-        absent,
-        state,
+impl Channel<'_> {
+    fn matched(&self, ranks: &Ranks, seq: usize) -> Match {
+        let (source, destination, _) = self.ends;
+        let calls: SmallVec<[Placed; 2]> = self.sides.iter().filter_map(|side| side.get(seq).copied()).collect();
+        let members = members(&calls);
+        let is_left = |r: &Rank| members.iter().all(|&m| ranks.rank(m) != *r);
+        let (absent, missing) = ranks.parted([source, destination].into_iter().filter(is_left));
+        let (timeline, first) = calls[0];
+        let named = &ranks.calls[timeline as usize].named[first.group as usize];
+        Match {
+            group: named.as_ref().map_or_else(Arc::default, |named| Arc::clone(&named.key)),
+            seq: seq as u32,
+            api: Arc::clone(first.api),
+            flow: Flow::Send,
+            root: None,
+            pair: Some((source, destination)),
+            members,
+            state: state(&missing, &absent),
+            missing,
+            absent,
+        }
     }
 }
 

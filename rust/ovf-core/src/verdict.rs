@@ -1,7 +1,7 @@
 //! Ordered candidates -> the report: which finding is first, how far it went, what else there is to say.
 //!
-//! In: timelines, their matching and order. Out: a [`Report`] without the details that stand in the files (values,
-//! module chain, code), which [`crate::explain`] fills in for the findings that are listed.
+//! In: timelines, their matching and order. Out: a [`Report`]. The details that stand in the files (values, module
+//! chain, code) are filled in by whom it is given, for the findings that are listed, while the rest is assembled.
 //!
 //! Ranking (rule 10). Findings that another finding happened before come behind it. Among those that nothing
 //! happened before: evidence class, then logical depth, then (only where no communication is dumped) part of the step
@@ -10,6 +10,7 @@
 //! 3 a bad input that another rank's origin probably sent.
 
 mod asked;
+mod links;
 mod notes;
 mod spread;
 mod tables;
@@ -21,7 +22,8 @@ use crate::op::{Kinds, Rank};
 use crate::order::{Candidate, Ordering, Receipt, Source};
 use crate::report::{Certainty, Finding, FindingKind, RankOp, Report, SCHEMA_VERSION, Unreadable, Verdict};
 use crate::survey::Wanted;
-use crate::timeline::{CANDIDATES_PER_RANK, Cause, Completeness, Mark, OpRef, Phase, Side, Timeline};
+use crate::timeline::{CANDIDATES_PER_RANK, Cause, Completeness, Mark, OpRef, Phase, Timeline};
+use links::Links;
 
 /// Findings listed.
 const FINDINGS_LISTED: usize = 200;
@@ -62,10 +64,13 @@ struct Assembler<'t> {
     ordering: &'t Ordering,
     /// Candidate each mark leads back to.
     cause_of: Vec<Vec<Option<usize>>>,
+    links: Vec<Links>,
     reach: Vec<(u64, Vec<u32>)>,
     class: Vec<u8>,
     layer: Vec<u32>,
     hidden_order: bool,
+    /// Communications that lack a call of a dumped rank; looked for where a communication is a candidate.
+    lacking: Vec<&'t Match>,
 }
 
 pub(crate) fn assemble(
@@ -74,22 +79,27 @@ pub(crate) fn assemble(
     matching: &Matching,
     ordering: &Ordering,
     wanted: Wanted,
-) -> (Report, Vec<Located>) {
+    fill: impl FnOnce(&mut [Finding], &[Located]) + Send,
+) -> Report {
+    let lacks = |m: &&Match| !m.absent.is_empty() || m.state == MatchState::TypeMismatch;
+    let asked = ordering.candidates.iter().any(|c| matches!(c.source, Source::Communication(..)));
     let mut a = Assembler {
         timelines,
         matching,
         ordering,
         cause_of: timelines.iter().map(|t| vec![None; t.marks.len()]).collect(),
+        links: Links::of(timelines, &ordering.demoted_by),
         reach: vec![(0, Vec::new()); ordering.candidates.len()],
         class: Vec::new(),
         layer: vec![0; ordering.candidates.len()],
         hidden_order: timelines.len() > 1 && timelines.iter().all(|t| t.events.is_empty()),
+        lacking: if asked { matching.matches.iter().filter(lacks).collect() } else { Vec::new() },
     };
     a.trace_causes();
     a.classify();
     a.layers();
     let ranked = a.ranked();
-    a.report(step, &ranked, wanted)
+    a.report(step, &ranked, wanted, fill)
 }
 
 impl Assembler<'_> {
@@ -117,26 +127,21 @@ impl Assembler<'_> {
 
     /// Follows every mark back to the candidate it is a consequence of.
     fn trace_causes(&mut self) {
-        let mut own: FxHashMap<(u32, u32), usize> = FxHashMap::default();
         for (i, c) in self.ordering.candidates.iter().enumerate() {
             if let Source::Mark(t, m) = c.source
                 && !c.demoted
             {
-                own.insert((t, m), i);
+                self.cause_of[t as usize][m as usize] = Some(i);
             }
         }
         let mut followed: Vec<Vec<bool>> = self.timelines.iter().map(|t| vec![false; t.marks.len()]).collect();
+        let mut chain = Vec::new();
         for t in 0..self.timelines.len() as u32 {
             for m in 0..self.timelines[t as usize].marks.len() as u32 {
-                let mut chain = Vec::new();
                 let (mut at_t, mut at_m) = (t, m);
                 let cause = loop {
                     if let Some(known) = self.cause_of[at_t as usize][at_m as usize] {
                         break Some(known);
-                    }
-                    if let Some(&c) = own.get(&(at_t, at_m)) {
-                        chain.push((at_t, at_m));
-                        break Some(c);
                     }
                     // A circle, or a mark whose way back is known to end nowhere.
                     if std::mem::replace(&mut followed[at_t as usize][at_m as usize], true) {
@@ -149,17 +154,17 @@ impl Assembler<'_> {
                         Before::Nothing => break None,
                     }
                 };
-                for (t, m) in chain {
+                for (t, m) in chain.drain(..) {
                     self.cause_of[t as usize][m as usize] = cause;
                 }
             }
         }
-        for (t, timeline) in self.timelines.iter().enumerate() {
-            for (m, mark) in timeline.marks.iter().enumerate() {
-                let Some(c) = self.cause_of[t][m] else {
+        for (t, causes) in self.cause_of.iter().enumerate() {
+            for (m, cause) in causes.iter().enumerate() {
+                let &Some(c) = cause else {
                     continue;
                 };
-                self.reach[c].0 += u64::from(mark.reach);
+                self.reach[c].0 += self.links[t].reach(m as u32);
                 if self.reach[c].1.last() != Some(&(t as u32)) {
                     self.reach[c].1.push(t as u32);
                 }
@@ -168,20 +173,17 @@ impl Assembler<'_> {
     }
 
     fn before(&self, t: u32, m: u32) -> Before {
-        let timeline = &self.timelines[t as usize];
-        let event = self.ordering.demoted_by[t as usize][m as usize].or(timeline.marks[m as usize].event);
-        let Some(event) = event else { return Before::Nothing };
+        let Some(event) = self.links[t as usize].delivered(m) else { return Before::Nothing };
         match self.ordering.receipts[t as usize][event as usize] {
             Receipt::Origin(c) | Receipt::Entered(c) => Before::Candidate(c),
             Receipt::Propagated(gt, ge) => {
-                let given = self.timelines[gt as usize].events[ge as usize].given.as_ref();
-                if let Some(mark) = given.and_then(Side::mark) {
+                if let Some(mark) = self.links[gt as usize].given(ge) {
                     return Before::Mark(gt, mark);
                 }
                 // Given as a mask that had been delivered: its delivery is the way back.
+                let given = self.timelines[gt as usize].events[ge as usize].given.as_ref();
                 let condition = given.and_then(|g| g.conditions().first().copied());
-                let delivered = condition
-                    .and_then(|c| self.timelines[gt as usize].events[c as usize].got.as_ref().and_then(Side::mark));
+                let delivered = condition.and_then(|c| self.links[gt as usize].got(c));
                 delivered.map_or(Before::Nothing, |mark| Before::Mark(gt, mark))
             }
             _ => Before::Nothing,
@@ -277,8 +279,12 @@ impl Assembler<'_> {
             return mark.phase;
         }
         let (t, op) = self.place(c);
-        let received = |m: &&Mark| m.at.op == op;
-        self.timelines[t as usize].marks.iter().find(received).map_or(Phase::Forward, |m| m.phase)
+        self.first_mark(t, op).map_or(Phase::Forward, |m| m.phase)
+    }
+
+    /// The first mark of an op.
+    fn first_mark(&self, t: u32, op: u32) -> Option<&Mark> {
+        self.links[t as usize].mark_of(op).map(|m| &self.timelines[t as usize].marks[m])
     }
 
     fn ranked(&self) -> Vec<usize> {
@@ -429,14 +435,13 @@ impl Assembler<'_> {
             record: String::new(),
         };
         let makers = self.mark(c).map(|m| m.makers.clone()).unwrap_or_default();
-        let before = timeline.marks.iter().find(|m| m.at.op == op).map(|m| m.before.clone()).unwrap_or_default();
+        let before = self.first_mark(t, op).map(|m| m.before.clone()).unwrap_or_default();
         (finding, Located { timeline: t, record, makers, before })
     }
 
     /// Whether some member of the same group lacks a call.
     fn is_shifted(&self, entry: &Match) -> bool {
-        let same = |m: &&Match| m.group == entry.group && m.pair == entry.pair;
-        self.matching.matches.iter().filter(same).any(|m| !m.absent.is_empty() || m.state == MatchState::TypeMismatch)
+        self.lacking.iter().any(|m| m.group == entry.group && m.pair == entry.pair)
     }
 
     /// The sending side of a pair.
@@ -458,7 +463,7 @@ impl Assembler<'_> {
     fn event_op(&self, t: u32, event: u32) -> (OpRef, Option<(u64, u64)>) {
         let timeline = &self.timelines[t as usize];
         let op = timeline.events[event as usize].communication.op;
-        match timeline.marks.iter().find(|m| m.at.op == op) {
+        match self.first_mark(t, op) {
             Some(mark) => (mark.at.clone(), Some(mark.record)),
             None => (timeline.event_ref(event), None),
         }
@@ -485,7 +490,13 @@ impl Assembler<'_> {
         merged
     }
 
-    fn report(&self, step: &StepFacts, ranked: &[usize], wanted: Wanted) -> (Report, Vec<Located>) {
+    fn report(
+        &self,
+        step: &StepFacts,
+        ranked: &[usize],
+        wanted: Wanted,
+        fill: impl FnOnce(&mut [Finding], &[Located]) + Send,
+    ) -> Report {
         let merged = self.merge_shared(ranked);
         let first = ranked.first().copied().unwrap_or(usize::MAX);
         let mut findings = Vec::new();
@@ -506,12 +517,6 @@ impl Assembler<'_> {
             findings.push(finding);
             located.push(at);
         }
-        let given = self.given_by_mark();
-        let flood = (!findings.is_empty()).then(|| self.flood(first, &given));
-        if let (Some(head), Some(flood)) = (findings.first_mut(), &flood) {
-            head.reach_ops = head.reach_ops.max(flood.ops);
-            head.reach_ranks = head.reach_ranks.max(flood.timelines.len() as u32);
-        }
         if let Some((head, rest)) = findings.split_first_mut() {
             head.concurrent = rest.iter().any(|f| f.concurrent);
         }
@@ -526,12 +531,22 @@ impl Assembler<'_> {
             (true, true) => Verdict::Clean,
             (true, false) => Verdict::NoEvidence,
         };
-        let (communications, communications_omitted) = self.communications();
         let missing = self.missing_ranks(step);
+        let spread = || {
+            let flood = (verdict == Verdict::Overflow).then(|| self.flood(first));
+            let path = if flood.is_some() { self.path(first) } else { Vec::new() };
+            (flood, path)
+        };
+        let tables = || (self.communications(), self.notes(step, &missing));
+        let ((), ((flood, path), ((communications, communications_omitted), notes))) =
+            rayon::join(|| fill(&mut findings, &located), || rayon::join(spread, tables));
+        if let (Some(head), Some(flood)) = (findings.first_mut(), &flood) {
+            head.reach_ops = head.reach_ops.max(flood.ops);
+            head.reach_ranks = head.reach_ranks.max(flood.timelines.len() as u32);
+        }
         let mut unreadable = step.unreadable.clone();
         unreadable.sort_by_key(|u| u.rank);
         let silent = self.timelines.iter().any(|t| !t.has_statistics && t.completeness == Completeness::Complete);
-        let path = if findings.is_empty() { Vec::new() } else { self.path(first, &given) };
         let mut spread = flood.as_ref().map(|f| self.spread(f));
         // Of several ranks that show the same symptom, the one that the path leads to is named.
         if let (Some(spread), Some(end)) = (&mut spread, path.last())
@@ -540,7 +555,7 @@ impl Assembler<'_> {
         {
             spread.symptom = Some(RankOp { rank: end.rank, op_name: end.op_name.clone(), exec_order: end.exec_order });
         }
-        let report = Report {
+        Report {
             schema_version: SCHEMA_VERSION,
             verdict,
             incomplete: !unreadable.is_empty() || (!missing.is_empty() && !step.chosen) || silent,
@@ -551,7 +566,7 @@ impl Assembler<'_> {
             spread,
             findings,
             findings_omitted: omitted + merged.len().saturating_sub(FINDINGS_LISTED) as u32,
-            notes: self.notes(step, &missing),
+            notes,
             ranks: self.ranks(first, flood.as_ref(), wanted.strip),
             communications,
             communications_omitted,
@@ -563,8 +578,7 @@ impl Assembler<'_> {
             levels: if wanted.levels { self.levels() } else { None },
             trend: if wanted.trend { self.trend() } else { None },
             atlas: None,
-        };
-        (report, located)
+        }
     }
 }
 

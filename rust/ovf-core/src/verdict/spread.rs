@@ -1,56 +1,19 @@
 //! How far the first overflow went: the path to where somebody would notice, and everything it leads to.
 
+use smallvec::SmallVec;
+
 use super::Assembler;
 use crate::order::{Receipt, Source};
 use crate::report::{Hop, PathStep, RankOp, Spread};
-use crate::timeline::{OpRef, Side, Symptom, Timeline, Trail};
-
-/// For each timeline the events that give something bad, by the mark it goes back to.
-pub(super) struct GivenByMark(Vec<GivenOfRank>);
-
-struct GivenOfRank {
-    /// Where each mark's events begin; one more at the end.
-    starts: Vec<u32>,
-    events: Vec<u32>,
-}
-
-impl GivenOfRank {
-    fn new(timeline: &Timeline) -> Self {
-        let given = || {
-            let events = timeline.events.iter().enumerate();
-            events.filter_map(|(e, event)| Some((event.given.as_ref()?.mark()? as usize, e as u32)))
-        };
-        let mut starts = vec![0; timeline.marks.len() + 1];
-        given().for_each(|(mark, _)| starts[mark + 1] += 1);
-        let mut sum = 0;
-        for start in &mut starts {
-            sum += *start;
-            *start = sum;
-        }
-        let mut next = starts.clone();
-        let mut events = vec![0; sum as usize];
-        for (mark, event) in given() {
-            events[next[mark] as usize] = event;
-            next[mark] += 1;
-        }
-        Self { starts, events }
-    }
-}
-
-impl GivenByMark {
-    fn events(&self, t: u32, mark: u32) -> &[u32] {
-        let of = &self.0[t as usize];
-        &of.events[of.starts[mark as usize] as usize..of.starts[mark as usize + 1] as usize]
-    }
-}
+use crate::timeline::{OpRef, Symptom, Trail};
 
 /// How a value came to a rank: giver's timeline and mark, its event, the getter's event.
 type Arrival = (u32, u32, u32, u32);
 
 /// Everything a finding leads to.
 pub(super) struct Flood {
-    /// Roots (timeline, mark) in the order they are reached.
-    pub(super) roots: Vec<(u32, u32)>,
+    /// For each timeline and mark, which root it is in the order they are reached; `u32::MAX` where it is not.
+    places: Vec<Vec<u32>>,
     /// Timelines reached, ascending.
     pub(super) timelines: Vec<u32>,
     pub(super) hops: Vec<Hop>,
@@ -61,7 +24,7 @@ pub(super) struct Flood {
 impl Assembler<'_> {
     /// Breadth-first over (rank, root): a root leads to the communications that its value enters, those to the roots
     /// of the ranks that got it. The first place with the strongest symptom ends the path.
-    pub(super) fn path(&self, first: usize, given: &GivenByMark) -> Vec<PathStep> {
+    pub(super) fn path(&self, first: usize) -> Vec<PathStep> {
         let starts = self.starts(first);
         // Where each mark was reached from; the outer `None` says that it was not.
         let mut from: Vec<Vec<Option<Option<Arrival>>>> =
@@ -72,27 +35,33 @@ impl Assembler<'_> {
             from[start.0 as usize][start.1 as usize] = Some(None);
             queue.push(start);
         }
+        let mut ends: Vec<Vec<(u32, usize)>> = Vec::with_capacity(self.timelines.len());
+        for timeline in self.timelines {
+            let mut of_rank: Vec<_> = timeline.terminals.iter().enumerate().map(|(k, x)| (x.mark, k)).collect();
+            of_rank.sort_unstable();
+            ends.push(of_rank);
+        }
         let mut best: Option<(Symptom, (u32, u32), usize)> = None;
         let mut at = 0;
         while at < queue.len() {
             let (t, m) = queue[at];
             at += 1;
-            for (k, terminal) in self.timelines[t as usize].terminals.iter().enumerate() {
-                if terminal.mark == m && best.as_ref().is_none_or(|b| terminal.symptom < b.0) {
-                    best = Some((terminal.symptom, (t, m), k));
+            let ends = &ends[t as usize];
+            let from_here = ends.partition_point(|(mark, _)| *mark < m);
+            for &(_, k) in ends[from_here..].iter().take_while(|(mark, _)| *mark == m) {
+                let symptom = self.timelines[t as usize].terminals[k].symptom;
+                if best.as_ref().is_none_or(|b| symptom < b.0) {
+                    best = Some((symptom, (t, m), k));
                 }
             }
             if matches!(best, Some((Symptom::Loss, ..))) {
                 break;
             }
-            for &event in given.events(t, m) {
+            for &event in self.links[t as usize].givers(m) {
                 let mut getters = self.getters_of(t, event, &mut met);
                 getters.sort_by_key(|g| g.0 != t); // of equal ways the one that stays on its rank
                 for (gt, ge) in getters {
-                    let Some(mark) = self.timelines[gt as usize].events[ge as usize].got.as_ref().and_then(Side::mark)
-                    else {
-                        continue;
-                    };
+                    let Some(mark) = self.links[gt as usize].got(ge) else { continue };
                     let slot = &mut from[gt as usize][mark as usize];
                     if slot.is_none() {
                         *slot = Some(Some((t, m, event, ge)));
@@ -176,18 +145,14 @@ impl Assembler<'_> {
         }
     }
 
-    pub(super) fn given_by_mark(&self) -> GivenByMark {
-        GivenByMark(self.timelines.iter().map(GivenOfRank::new).collect())
-    }
-
     /// Members of the event's communication that got the overflow from it. Only the first giver of a communication
     /// is answered: the others lead to the same members.
-    fn getters_of(&self, t: u32, event: u32, met: &mut [bool]) -> Vec<(u32, u32)> {
+    fn getters_of(&self, t: u32, event: u32, met: &mut [bool]) -> SmallVec<[(u32, u32); 4]> {
         let Some(id) = self.matching.of_event[t as usize][event as usize] else {
-            return Vec::new();
+            return SmallVec::new();
         };
         if std::mem::replace(&mut met[id as usize], true) {
-            return Vec::new();
+            return SmallVec::new();
         }
         self.matching.matches[id as usize]
             .members
@@ -201,11 +166,11 @@ impl Assembler<'_> {
 
     /// Everything the first overflow leads to: roots in the order they are reached, and the communications that
     /// brought it to ranks that did not have it.
-    pub(super) fn flood(&self, first: usize, given: &GivenByMark) -> Flood {
+    pub(super) fn flood(&self, first: usize) -> Flood {
         let mut roots = self.starts(first);
-        let mut seen: Vec<Vec<bool>> = self.timelines.iter().map(|t| vec![false; t.marks.len()]).collect();
-        for &(t, m) in &roots {
-            seen[t as usize][m as usize] = true;
+        let mut places: Vec<Vec<u32>> = self.timelines.iter().map(|t| vec![u32::MAX; t.marks.len()]).collect();
+        for (place, &(t, m)) in roots.iter().enumerate().rev() {
+            places[t as usize][m as usize] = place as u32;
         }
         let mut timelines: Vec<u32> = roots.iter().map(|s| s.0).collect();
         let mut reached = vec![false; self.timelines.len()];
@@ -218,12 +183,13 @@ impl Assembler<'_> {
         while at < roots.len() {
             let (t, m) = roots[at];
             at += 1;
-            for &event in given.events(t, m) {
+            for &event in self.links[t as usize].givers(m) {
                 let mut new = Vec::new();
                 for (gt, ge) in self.getters_of(t, event, &mut met) {
-                    let got = self.timelines[gt as usize].events[ge as usize].got.as_ref();
-                    let Some(mark) = got.and_then(Side::mark) else { continue };
-                    if !std::mem::replace(&mut seen[gt as usize][mark as usize], true) {
+                    let Some(mark) = self.links[gt as usize].got(ge) else { continue };
+                    let place = &mut places[gt as usize][mark as usize];
+                    if *place == u32::MAX {
+                        *place = roots.len() as u32;
                         roots.push((gt, mark));
                     }
                     if !std::mem::replace(&mut reached[gt as usize], true) {
@@ -241,18 +207,19 @@ impl Assembler<'_> {
             }
         }
         timelines.sort_unstable();
-        let reach = |&(t, m): &(u32, u32)| u64::from(self.timelines[t as usize].marks[m as usize].reach);
-        Flood { ops: roots.iter().map(reach).sum(), roots, timelines, hops }
+        let ops = roots.iter().map(|&(t, m)| self.links[t as usize].reach(m)).sum();
+        Flood { places, timelines, hops, ops }
     }
 
     pub(super) fn spread(&self, flood: &Flood) -> Spread {
-        let symptom = flood
-            .roots
-            .iter()
-            .flat_map(|&(t, m)| {
-                self.timelines[t as usize].terminals.iter().filter(move |x| x.mark == m).map(move |x| (t, x))
-            })
-            .min_by_key(|(t, x)| (x.symptom, *t));
+        let reached = flood.timelines.iter().flat_map(|&t| {
+            let places = &flood.places[t as usize];
+            self.timelines[t as usize].terminals.iter().map(move |x| (t, x, places[x.mark as usize]))
+        });
+        let symptom = reached
+            .filter(|(.., place)| *place != u32::MAX)
+            .min_by_key(|(t, x, place)| (x.symptom, *t, *place))
+            .map(|(t, x, _)| (t, x));
         Spread {
             ops: flood.ops.saturating_sub(1),
             ranks: flood.timelines.iter().map(|&t| self.rank(t)).collect(),

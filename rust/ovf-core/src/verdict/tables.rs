@@ -1,8 +1,10 @@
 //! The tables of the report: ranks and communications.
 
+use rayon::prelude::*;
+
 use super::spread::Flood;
 use super::{Assembler, COMMUNICATIONS_LISTED};
-use crate::collective::{Match, MatchState};
+use crate::collective::{Match, MatchState, Member};
 use crate::order::{Receipt, sides};
 use crate::report::{CommunicationReport, RankOp, RankReport};
 
@@ -33,51 +35,41 @@ impl Assembler<'_> {
     }
 
     pub(super) fn communications(&self) -> (Vec<CommunicationReport>, u32) {
-        let mut found = Vec::new();
-        let mut omitted = 0;
-        for (id, entry) in self.matching.matches.iter().enumerate() {
-            let Some(verdict) = self.communication_verdict(entry) else {
-                continue;
-            };
-            if found.len() == COMMUNICATIONS_LISTED {
-                omitted += 1;
-                continue;
-            }
-            found.push((self.ordering.depths[id], self.communication(entry, verdict)));
-        }
+        let matches = &self.matching.matches;
+        let verdicts: Vec<Option<&str>> = matches.par_iter().map(|entry| self.communication_verdict(entry)).collect();
+        let told: Vec<(usize, &str)> =
+            verdicts.into_iter().enumerate().filter_map(|(id, verdict)| Some((id, verdict?))).collect();
+        let listed = &told[..told.len().min(COMMUNICATIONS_LISTED)];
+        let report = |&(id, verdict)| (self.ordering.depths[id], self.communication(&matches[id], verdict));
+        let mut found: Vec<_> = listed.par_iter().map(report).collect();
         found.sort_by_key(|(depth, c)| (*depth, c.members.first().map(|m| (m.exec_order, m.rank))));
-        (found.into_iter().map(|(_, c)| c).collect(), omitted)
+        (found.into_iter().map(|(_, c)| c).collect(), (told.len() - listed.len()) as u32)
     }
 
     fn communication_verdict(&self, entry: &Match) -> Option<&'static str> {
-        let mut verdict = None;
-        let mut rank_of = |v: &'static str, order: u8| {
-            if verdict.is_none_or(|(o, _)| order > o) {
-                verdict = Some((order, v));
-            }
+        let of_member = |m: &Member| {
+            let received = match self.ordering.receipts[m.timeline as usize][m.event as usize] {
+                Receipt::Propagated(..) => (6, "overflow"),
+                Receipt::Origin(_) => (5, "origin"),
+                Receipt::Entered(_) => (4, "entered"),
+                Receipt::Garbage => (2, "garbage"),
+                Receipt::Intended => (1, "intended"),
+                Receipt::Nothing => return None,
+            };
+            Some(received)
         };
-        for m in &entry.members {
-            let event = &self.timelines[m.timeline as usize].events[m.event as usize];
-            if self.ordering.given_real[m.timeline as usize][m.event as usize] {
-                rank_of("absorbed", 3);
-            }
-            if event.given.as_ref().is_some_and(|g| !g.kinds.is_finite()) {
-                rank_of("intended", 1);
-            }
-            match self.ordering.receipts[m.timeline as usize][m.event as usize] {
-                Receipt::Propagated(..) => rank_of("overflow", 6),
-                Receipt::Origin(_) => rank_of("origin", 5),
-                Receipt::Entered(_) => rank_of("entered", 4),
-                Receipt::Garbage => rank_of("garbage", 2),
-                Receipt::Intended => rank_of("intended", 1),
-                Receipt::Nothing => {}
-            }
+        let given_real = |m: &Member| self.ordering.given_real[m.timeline as usize][m.event as usize];
+        let received = entry.members.iter().filter_map(of_member).max();
+        let absorbed = entry.members.iter().any(given_real).then_some((3, "absorbed"));
+        if let Some((_, verdict)) = received.max(absorbed) {
+            return Some(verdict);
+        }
+        let given = |m: &Member| self.timelines[m.timeline as usize].events[m.event as usize].given.as_ref();
+        if entry.members.iter().filter_map(given).any(|side| !side.kinds.is_finite()) {
+            return Some("intended");
         }
         // A rank that is not dumped leaves every call of its groups without a member; a note says that once.
-        if matches!(entry.state, MatchState::Unmatched | MatchState::TypeMismatch) {
-            rank_of("clean", 0);
-        }
-        verdict.map(|(_, v)| v)
+        matches!(entry.state, MatchState::Unmatched | MatchState::TypeMismatch).then_some("clean")
     }
 
     fn communication(&self, entry: &Match, verdict: &'static str) -> CommunicationReport {
