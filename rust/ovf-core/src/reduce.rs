@@ -52,17 +52,10 @@ pub(crate) fn conclude(mut summaries: Vec<Summary>, mut step: StepFacts, options
     let fill = |findings: &mut [_], located: &[_]| fill(findings, located, &records, &options.rules);
     let mut report = assemble(&step, &timelines, &matching, &ordering, options.wanted, fill);
     report.atlas = options.wanted.chart.then(|| draw(&timelines, &matching));
-    forget((timelines, matching, ordering));
+    // PERF: thousands of ranks are many small pieces of memory. Not left to a thread that outlives the call: the caller
+    // may fork.
+    rayon::join(|| drop(timelines), || drop((matching, ordering)));
     report
-}
-
-/// Drops what the answer no longer needs. Thousands of ranks are many small pieces of memory: the caller's pool gives
-/// them back while the answer is on its way, and its threads end when they are done.
-fn forget(leftovers: impl Send + 'static) {
-    // Outside of a pool there is nobody but the global one, which does not survive fork().
-    if rayon::current_thread_index().is_some() {
-        rayon::spawn(move || drop(leftovers));
-    }
 }
 
 /// Names the step, and refuses summaries that say they are of another one.
