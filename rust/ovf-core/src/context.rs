@@ -206,23 +206,25 @@ fn read_stack(
             cursor.at += 1;
             if cursor.peek()? == b'[' {
                 // New layout: [[names...], [lines...]].
-                let names = texts(&mut cursor)?;
-                let hits: Vec<String> = names.into_iter().filter(|n| wanted(n)).collect();
-                if hits.is_empty() {
-                    cursor.at = start;
-                    cursor.skip_value()?;
-                } else {
-                    let lines =
-                        if cursor.eat(b',')? && cursor.peek()? == b'[' { texts(&mut cursor)? } else { Vec::new() };
+                let hits = texts(&mut cursor, wanted)?;
+                let more = cursor.eat(b',')?;
+                if !hits.is_empty() {
+                    let mut ahead = cursor;
+                    let lines = if more && ahead.peek()? == b'[' { texts(&mut ahead, &|_| true)? } else { Vec::new() };
                     found(hits, lines);
-                    cursor.at = start;
-                    cursor.skip_value()?;
                 }
+                if more {
+                    cursor.skip_value()?;
+                    while cursor.eat(b',')? {
+                        cursor.skip_value()?;
+                    }
+                }
+                cursor.expect(b']', "']'")?;
             } else {
                 cursor.at = start;
                 let name = unescape(&bytes[key]);
                 if wanted(&name) {
-                    let lines = texts(&mut cursor)?;
+                    let lines = texts(&mut cursor, &|_| true)?;
                     found(vec![name.into_owned()], lines);
                 } else {
                     cursor.skip_value()?;
@@ -237,8 +239,8 @@ fn read_stack(
     }
 }
 
-/// The strings of a list (numbers as text, anything else left out).
-fn texts(cursor: &mut Cursor) -> Read<Vec<String>> {
+/// The strings of a list that are wanted (numbers as text, anything else left out).
+fn texts(cursor: &mut Cursor, wanted: &dyn Fn(&str) -> bool) -> Read<Vec<String>> {
     let mut out = Vec::new();
     cursor.expect(b'[', "a list")?;
     if cursor.eat(b']')? {
@@ -248,13 +250,16 @@ fn texts(cursor: &mut Cursor) -> Read<Vec<String>> {
         match cursor.peek()? {
             b'"' => {
                 let range = cursor.string()?;
-                out.push(unescape(&cursor.bytes[range]).into_owned());
+                let text = unescape(&cursor.bytes[range]);
+                if wanted(&text) {
+                    out.push(text.into_owned());
+                }
             }
             b'[' | b'{' => cursor.skip_value()?,
             _ => {
-                let word = cursor.word()?;
-                if word != b"null" {
-                    out.push(String::from_utf8_lossy(word).into_owned());
+                let word = String::from_utf8_lossy(cursor.word()?);
+                if word != "null" && wanted(&word) {
+                    out.push(word.into_owned());
                 }
             }
         }

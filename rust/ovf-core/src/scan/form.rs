@@ -27,7 +27,7 @@ use smallvec::SmallVec;
 
 use super::blank::{self, Blank, Blanks, Lanes, MARGIN, Misfit, read_blank, same};
 use crate::structural::{Skipped, skip_container};
-use crate::token::{Cursor, number};
+use crate::token::{Cursor, number, word_end};
 
 /// Forms kept for one part of a file.
 const KEPT: usize = 4096;
@@ -193,11 +193,11 @@ impl Forms {
                 return;
             }
             at += length as usize;
-            let length = read_blank(bytes, at).length().unwrap_or(0);
+            let end = word_end(bytes, at).unwrap_or(at);
             if kept & 1 == 1 {
-                numbers.push(number(&bytes[at..at + length]).unwrap_or(0.0));
+                numbers.push(number(&bytes[at..end]).unwrap_or(0.0));
             }
-            (at, kept) = (at + length, kept >> 1);
+            (at, kept) = (end, kept >> 1);
         }
     }
 

@@ -229,12 +229,20 @@ impl<'a> Walk<'a> {
         let is_real = into_weights
             || unseen
             || (!evidence.out.is_finite() && !matches!(judgement, Judgement::Intended | Judgement::Garbage));
+        let leads_on = is_real || role != Role::Plain || !bad_outputs.is_empty();
+        if !leads_on && real.is_empty() && outside.is_empty() {
+            // PERF: it read a mask and gave out finite numbers (a softmax). Nobody asks for it again: no node.
+            self.note_read(i, &masks, judgement, &read);
+            self.note(i, state_of(judgement), || Look::of(op, recorded(name)));
+            return;
+        }
         let kinds = if evidence.out.is_finite() { taken.kinds_in } else { evidence.out };
         let id = self.graph.add(Node::new(i, kinds, role, is_real));
         self.graph.node_mut(id).conditions = conditions;
         self.graph.node_mut(id).harm = unseen && !rules.says(Is::WritesUnseen);
         self.graph.node_mut(id).scalar = taken.is_scalar && !bad_outputs.is_empty();
-        self.connect(id, &mut real, &masks, judgement, &read);
+        self.connect(id, &mut real, judgement);
+        self.note_read(i, &masks, judgement, &read);
         match inside {
             Inside::From(child) => self.graph.link(child, id),
             Inside::Adopts(child) => {
@@ -294,15 +302,8 @@ impl<'a> Walk<'a> {
         self.seed(i, call, rules, id, judgement, taken);
     }
 
-    /// Links a node to what it read, and marks as absorbed what it healed.
-    fn connect(
-        &mut self,
-        id: NodeId,
-        real: &mut [(Link, NodeId, u32)],
-        masks: &[NodeId],
-        judgement: Judgement,
-        read: &[(u32, Link)],
-    ) {
+    /// Links a node to what it read from overflows, and marks as absorbed what it healed.
+    fn connect(&mut self, id: NodeId, real: &mut [(Link, NodeId, u32)], judgement: Judgement) {
         // Closest link first, then the most recent value: the first one linked is the primary parent.
         real.sort_by_key(|&(link, _, value)| (link, std::cmp::Reverse(value)));
         for &(link, parent, value) in real.iter() {
@@ -315,6 +316,10 @@ impl<'a> Walk<'a> {
                 self.graph.node_mut(parent).absorbed = true;
             }
         }
+    }
+
+    /// Notes that op `op` read masks, and which values it healed.
+    fn note_read(&mut self, op: u32, masks: &[NodeId], judgement: Judgement, read: &[(u32, Link)]) {
         if judgement == Judgement::Absorbed {
             for &(value, link) in read {
                 if link != Link::Near {
@@ -322,7 +327,6 @@ impl<'a> Walk<'a> {
                 }
             }
         }
-        let op = self.graph.node(id).op;
         for &mask in masks {
             self.graph.node_mut(mask).first_reader.get_or_insert(op);
         }
