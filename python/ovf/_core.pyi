@@ -6,6 +6,8 @@ from typing import TypeAlias, final
 
 from typing_extensions import Self
 
+from ovf.report import Verdict
+
 __version__: str
 DEBUG_BUILD: bool
 DETAILED: int
@@ -128,11 +130,11 @@ def analyze(
     chart: bool = False,
     progress: Progress | None = None,
     wants: list[str] = ...,
-) -> tuple[str, list[str], str | None]:
+) -> tuple[str, list[str], str | None, tuple[Verdict, bool]]:
     """Analyse one step of `discover(path)`.
 
-    Returns the report as JSON, the records of its findings, and with `chart` every op of every rank as JSON (the
-    atlas of docs/report.md).
+    Returns the report as JSON, the records of its findings, with `chart` every op of every rank as JSON (the atlas of
+    docs/report.md), and the report's `verdict` and `incomplete`.
     """
 
 def summarize(

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import json
 import os
-import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -117,18 +116,26 @@ def find_first_overflow(
     index = chosen[0]
     with telling(counters, progress):
         for index in chosen:
-            text, records, atlas = _core.analyze(paths, index, **how, chart=chart, progress=counters)
-            data = json.loads(text)
-            seen.append(seen_of(data))
-            if data["verdict"] == "overflow":
+            text, records, atlas, head = _core.analyze(paths, index, **how, chart=chart, progress=counters)
+            if len(chosen) == 1:
                 break
+            seen.append(seen_of(json.loads(text)))
+            if head[0] == "overflow":
+                break
+
+    def told() -> dict[str, Any]:
+        """The report; a caller may want the verdict alone."""
+        data = json.loads(text)
+        return settled(data, seen or [seen_of(data)], len(chosen))
+
     return Report(
-        settled(data, seen, len(chosen)),
+        told() if seen else told,
         records,
+        head=None if seen else head,
         ops=functools.partial(_core.op_table, paths, [index], ranks=wanted, rules=rules, threads=threads, map=mapped),
         source=paths,
         allow_incomplete_ranks=allow_incomplete_ranks,
-        atlas=atlas or functools.partial(_atlas, paths, index, how, zlib.crc32(text.encode())),
+        atlas=atlas or functools.partial(_atlas, paths, index, how, text),
     )
 
 
@@ -141,10 +148,10 @@ def telling(counters: Counting, call: Callable[[int, int], None] | None) -> cont
     return Ticker(counters, call)
 
 
-def _atlas(paths: list[StrPath], index: int, how: dict[str, Any], checksum: int) -> str:
+def _atlas(paths: list[StrPath], index: int, how: dict[str, Any], told: str) -> str:
     """The atlas of a step that was analysed without it."""
-    text, _, atlas = _core.analyze(paths, index, **how, chart=True)
-    if zlib.crc32(text.encode()) != checksum:
+    text, _, atlas, _ = _core.analyze(paths, index, **how, chart=True)
+    if text != told:
         msg = f"{', '.join(map(str, paths))}: the dump has changed since it was analysed; analyse it again"
         raise ValueError(msg)
     return atlas or ""

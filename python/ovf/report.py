@@ -70,9 +70,10 @@ class Report:
 
     def __init__(
         self,
-        data: dict[str, Any],
+        data: dict[str, Any] | Callable[[], dict[str, Any]],
         records: list[str],
         *,
+        head: tuple[Verdict, bool] | None = None,
         ops: Callable[[], Table] | None = None,
         source: StrPath | Sequence[StrPath] = (),
         allow_incomplete_ranks: bool = False,
@@ -81,19 +82,25 @@ class Report:
         """Wrap the contract's data.
 
         Args:
-            data: What `to_dict` gives.
+            data: What `to_dict` gives, or how to get it.
             records: The dump's records of the findings, as JSON.
+            head: Its verdict and whether it is incomplete, where that is known without the rest.
             ops: Reads the step again for the table of all its ops; `None` where it cannot be.
             source: The dump, where nothing is written.
             allow_incomplete_ranks: Whether `exit_code` accepts missing, cut and unreadable ranks.
             atlas: The atlas as JSON, or how to get it.
         """
-        self._data = data
+        self._told = data
+        self._head = head
         self._records = records
         self._ops = ops
         self._atlas = atlas
         self._source = source
         self._allow_incomplete = allow_incomplete_ranks
+
+    @functools.cached_property
+    def _data(self) -> dict[str, Any]:
+        return self._told() if callable(self._told) else self._told
 
     @functools.cached_property
     def findings(self) -> tuple[Finding, ...]:
@@ -105,7 +112,7 @@ class Report:
     @property
     def verdict(self) -> Verdict:
         """`overflow`, `clean`, or `no_evidence` when nothing in the dump can be judged."""
-        verdict: Verdict = self._data["verdict"]
+        verdict: Verdict = self._head[0] if self._head else self._data["verdict"]
         return verdict
 
     @property
@@ -116,7 +123,7 @@ class Report:
     @property
     def incomplete(self) -> bool:
         """Whether evidence is missing: unreadable or cut files, ranks that are not dumped."""
-        return bool(self._data["incomplete"])
+        return self._head[1] if self._head else bool(self._data["incomplete"])
 
     @property
     def exit_code(self) -> int:

@@ -28,6 +28,18 @@ pub enum Verdict {
     NoEvidence,
 }
 
+impl Verdict {
+    /// The word used in JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Overflow => "overflow",
+            Self::Clean => "clean",
+            Self::NoEvidence => "no_evidence",
+        }
+    }
+}
+
 /// Kind of an origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -150,7 +150,7 @@ fn wanted(names: &[String], chart: bool) -> PyResult<Wanted> {
 }
 
 /// Analyses the step at `index` of `discover(path)`: the report as JSON, the records of its
-/// findings, and with `chart` every op of every rank as JSON.
+/// findings, with `chart` every op of every rank as JSON, and the report's verdict and whether it is incomplete.
 #[pyfunction]
 #[pyo3(signature = (path, index, *, ranks=None, rules=None, threads=None, map=true, chart=false, progress=None, wants=Vec::new()))]
 #[allow(clippy::too_many_arguments)] // keyword arguments of one Python function
@@ -165,14 +165,16 @@ fn analyze(
     chart: bool,
     progress: Option<Py<progress::Progress>>,
     wants: Vec<String>,
-) -> PyResult<Answer> {
+) -> PyResult<(String, Vec<String>, Option<String>, (&'static str, bool))> {
     let options = Options { wanted: wanted(&wants, chart)?, ..options(ranks, rules, threads, map)? };
     let all = steps(&path)?;
     let step = all.get(index).ok_or_else(|| pyo3::exceptions::PyIndexError::new_err("no such step"))?;
     let counters = progress.as_ref().map_or_else(Default::default, |p| p.get().counters());
     let stop = || counters.cancel.store(true, Ordering::Relaxed);
     let report = interruptible(py, stop, || ovf_core::analyze(step, &options, &counters))?;
-    as_json(&report.map_err(error::to_python)?)
+    let report = report.map_err(error::to_python)?;
+    let (text, records, atlas) = as_json(&report)?;
+    Ok((text, records, atlas, (report.verdict.name(), report.incomplete)))
 }
 
 /// The report as JSON, the records of its findings, and every op of every rank as JSON where it was asked for.
