@@ -47,11 +47,10 @@ pub(crate) struct Node {
     pub(crate) role: Role,
     /// Whether the outputs are bad and mean something.
     pub(crate) real: bool,
+    /// The first is the one a reader would follow: closest link, then most recent.
     pub(crate) parents: SmallVec<[NodeId; 4]>,
-    /// The parent a reader would follow: closest link, then most recent.
-    pub(crate) primary: Option<NodeId>,
     /// Communications whose delivered `-inf` this node takes for a mask.
-    pub(crate) conditions: Vec<u32>,
+    pub(crate) conditions: Box<[u32]>,
     /// Seed of harm, later: does harm.
     pub(crate) harm: bool,
     /// A child carries the value on.
@@ -72,14 +71,17 @@ impl Node {
             role,
             real,
             parents: SmallVec::new(),
-            primary: None,
-            conditions: Vec::new(),
+            conditions: Box::default(),
             harm: false,
             carried: false,
             absorbed: false,
             scalar: false,
             first_reader: None,
         }
+    }
+
+    pub(crate) fn primary(&self) -> Option<NodeId> {
+        self.parents.first().copied()
     }
 }
 
@@ -117,7 +119,6 @@ impl Graph {
         if !node.parents.contains(&parent) {
             node.parents.push(parent);
         }
-        node.primary.get_or_insert(parent);
     }
 
     /// Makes `parent` the cause of the former root `child`; false where `parent` itself comes from `child`.
@@ -128,7 +129,6 @@ impl Graph {
         let node = self.node_mut(child);
         node.role = Role::Plain;
         node.parents = smallvec![parent];
-        node.primary = Some(parent);
         self.node_mut(parent).carried = true;
         true
     }
@@ -137,7 +137,7 @@ impl Graph {
     pub(crate) fn root(&self, mut id: NodeId) -> NodeId {
         // Adoption can point forward, never in a circle; the bound only guards against a mistake here.
         for _ in 0..=self.nodes.len() {
-            match self.node(id).primary {
+            match self.node(id).primary() {
                 Some(parent) => id = parent,
                 None => break,
             }
@@ -198,7 +198,7 @@ impl Graph {
                     break known;
                 }
                 chain.push(at);
-                match self.node(at).primary {
+                match self.node(at).primary() {
                     Some(parent) if chain.len() <= self.nodes.len() => at = parent,
                     _ => break at,
                 }
@@ -242,7 +242,7 @@ impl Trails<'_> {
             if let Some(depth) = self.depths[at as usize] {
                 break depth;
             }
-            match graph.node(at).primary {
+            match graph.node(at).primary() {
                 Some(parent) if self.chain.len() < graph.nodes.len() => {
                     self.chain.push(at);
                     at = parent;
@@ -282,7 +282,7 @@ impl Trails<'_> {
         let mut back = vec![self.graph.node(id).op];
         let mut at = id;
         while back.len() < count
-            && let Some(parent) = self.graph.node(at).primary
+            && let Some(parent) = self.graph.node(at).primary()
         {
             at = parent;
             if back.last() != Some(&self.graph.node(at).op) {

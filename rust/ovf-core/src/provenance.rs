@@ -73,9 +73,28 @@ struct Maps {
     exact: FxHashMap<u64, u32>,
     same_count: FxHashMap<u64, u32>,
     same_statistics: FxHashMap<u64, u32>,
+    /// What is still to be entered into these two, in order: most values are found as they are.
+    pending: Vec<Pending>,
     /// Live real values that `Near` may end at, oldest first.
     near: Vec<u32>,
     near_communications: Vec<u32>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Pending {
+    id: u32,
+    same_count: u64,
+    same_statistics: Option<u64>,
+}
+
+impl Maps {
+    fn settle(&mut self, seen: &mut [Seen]) {
+        for Pending { id, same_count, same_statistics } in self.pending.drain(..) {
+            let hides = &mut seen[id as usize].hides;
+            hides[1] = self.same_count.insert(same_count, id);
+            hides[2] = same_statistics.and_then(|key| self.same_statistics.insert(key, id));
+        }
+    }
 }
 
 /// All non-finite values seen so far on one rank.
@@ -98,15 +117,36 @@ fn bits(stat: Option<f64>) -> u64 {
 /// for (inf, -1.0) and (1.0, -inf)).
 ///
 /// Both halves of a 128-bit product go into each step, as in wyhash: every bit of every number reaches every bit.
-fn hash(dtype: &str, numbers: impl Iterator<Item = u64>) -> u64 {
-    let fold = |a: u64, b: u64| {
-        let product = u128::from(a) * u128::from(b);
-        (product as u64) ^ ((product >> 64) as u64)
-    };
-    let start = xxhash_rust::xxh3::xxh3_64(dtype.as_bytes());
-    let all =
-        numbers.fold(start, |h, n| fold(h ^ 0xa076_1d64_78bd_642f, n ^ 0xe703_7ed1_a0b4_28db).rotate_left(23) ^ h);
-    fold(all ^ 0x8ebc_6af0_9c88_c6e3, 0x5899_65cc_7537_4cc3)
+#[derive(Debug, Clone, Copy)]
+struct Key(u64);
+
+impl Key {
+    /// Of what all keys of a tensor begin with: dtype and statistics.
+    fn of(t: &TensorStat) -> Self {
+        statistics(t).into_iter().fold(Self(xxhash_rust::xxh3::xxh3_64(t.dtype.as_bytes())), Self::with)
+    }
+
+    fn with(self, number: u64) -> Self {
+        let mixed = fold(self.0 ^ 0xa076_1d64_78bd_642f, number ^ 0xe703_7ed1_a0b4_28db);
+        Self(mixed.rotate_left(23) ^ self.0)
+    }
+
+    fn end(self) -> u64 {
+        fold(self.0 ^ 0x8ebc_6af0_9c88_c6e3, 0x5899_65cc_7537_4cc3)
+    }
+
+    fn exact(self, t: &TensorStat) -> u64 {
+        t.shape.iter().fold(self, |key, &size| key.with(size as u64)).end()
+    }
+
+    fn same_count(self, t: &TensorStat) -> u64 {
+        self.with(t.numel() as u64).end()
+    }
+}
+
+fn fold(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    (product as u64) ^ ((product >> 64) as u64)
 }
 
 fn statistics(t: &TensorStat) -> [u64; 4] {
@@ -114,22 +154,23 @@ fn statistics(t: &TensorStat) -> [u64; 4] {
 }
 
 fn exact_key(t: &TensorStat) -> u64 {
-    t.keys.map_or_else(|| hash(t.dtype, statistics(t).into_iter().chain(t.shape.iter().map(|&d| d as u64))), |k| k[0])
+    t.keys.map_or_else(|| Key::of(t).exact(t), |k| k[0])
 }
 
 fn count_key(t: &TensorStat) -> u64 {
-    t.keys.map_or_else(|| hash(t.dtype, statistics(t).into_iter().chain([t.numel() as u64])), |k| k[1])
+    t.keys.map_or_else(|| Key::of(t).same_count(t), |k| k[1])
 }
 
 /// The keys of a value that will be looked up often.
 pub(crate) fn keys_of(t: &TensorStat) -> Keys {
-    [exact_key(t), count_key(t)]
+    let key = Key::of(t);
+    [key.exact(t), key.same_count(t)]
 }
 
 /// `None` when the statistics are the same for any such value (NaN everywhere, infinite everywhere).
 fn statistics_key(t: &TensorStat) -> Option<u64> {
     let tells = |s: Option<f64>| s.is_some_and(|n| n.is_finite() && n != 0.0);
-    (tells(t.max) || tells(t.min)).then(|| hash("", [bits(t.max), bits(t.min)].into_iter()))
+    (tells(t.max) || tells(t.min)).then(|| Key(0).with(bits(t.max)).with(bits(t.min)).end())
 }
 
 /// Identity of a value for [`crate::timeline`]'s search of the first reader of an asynchronous receive.
@@ -152,11 +193,8 @@ impl Values {
     pub(crate) fn enter(&mut self, t: &TensorStat, entry: Entry) {
         let id = self.seen.len() as u32;
         let maps = if entry.of_weight { &mut self.weight_gradients } else { &mut self.usual };
-        let hides = [
-            maps.exact.insert(exact_key(t), id),
-            maps.same_count.insert(count_key(t), id),
-            statistics_key(t).and_then(|key| maps.same_statistics.insert(key, id)),
-        ];
+        let hides = [maps.exact.insert(exact_key(t), id), None, None];
+        maps.pending.push(Pending { id, same_count: count_key(t), same_statistics: statistics_key(t) });
         if entry.near && entry.meaning == Meaning::Real {
             maps.near.push(id);
             if entry.from_communication {
@@ -172,9 +210,9 @@ impl Values {
     /// one that a communication delivered (gathered shards). A gradient (`is_gradient`) is not computed from the
     /// gradient of a weight; all else looks there last.
     pub(crate) fn find(&mut self, t: &TensorStat, is_parameter: bool, is_gradient: bool) -> Option<(u32, Link)> {
-        let mut found = Self::find_in(&self.seen, &mut self.usual, t, is_parameter);
+        let mut found = Self::find_in(&mut self.seen, &mut self.usual, t, is_parameter);
         if !is_gradient && found.is_none_or(|(id, _)| self.seen[id as usize].meaning == Meaning::Garbage) {
-            found = Self::find_in(&self.seen, &mut self.weight_gradients, t, is_parameter).or(found);
+            found = Self::find_in(&mut self.seen, &mut self.weight_gradients, t, is_parameter).or(found);
         }
         if let Some((id, _)) = found {
             self.seen[id as usize].read = true;
@@ -182,7 +220,7 @@ impl Values {
         found
     }
 
-    fn find_in(seen: &[Seen], maps: &mut Maps, t: &TensorStat, is_parameter: bool) -> Option<(u32, Link)> {
+    fn find_in(seen: &mut [Seen], maps: &mut Maps, t: &TensorStat, is_parameter: bool) -> Option<(u32, Link)> {
         let found = Self::find_recorded(seen, maps, t);
         if found.is_some_and(|(id, _)| seen[id as usize].meaning != Meaning::Garbage) {
             return found;
@@ -192,19 +230,13 @@ impl Values {
         near.map(|id| (id, Link::Near)).or(found)
     }
 
-    fn find_recorded(seen: &[Seen], maps: &Maps, t: &TensorStat) -> Option<(u32, Link)> {
-        let last = |map: &FxHashMap<u64, u32>, key: u64, which: usize| {
-            let mut at = map.get(&key).copied();
-            while let Some(id) = at.filter(|&id| seen[id as usize].gone) {
-                at = seen[id as usize].hides[which];
-            }
-            at
-        };
-        if let Some(id) = last(&maps.exact, exact_key(t), 0) {
+    fn find_recorded(seen: &mut [Seen], maps: &mut Maps, t: &TensorStat) -> Option<(u32, Link)> {
+        if let Some(id) = last(seen, &maps.exact, exact_key(t), 0) {
             return Some((id, Link::Exact));
         }
-        let by_statistics = || statistics_key(t).and_then(|key| last(&maps.same_statistics, key, 2));
-        last(&maps.same_count, count_key(t), 1).or_else(by_statistics).map(|id| (id, Link::Reshaped))
+        maps.settle(seen);
+        let by_statistics = || statistics_key(t).and_then(|key| last(seen, &maps.same_statistics, key, 2));
+        last(seen, &maps.same_count, count_key(t), 1).or_else(by_statistics).map(|id| (id, Link::Reshaped))
     }
 
     fn near(seen: &[Seen], maps: &mut Maps, t: &TensorStat, is_parameter: bool) -> Option<u32> {
@@ -234,12 +266,21 @@ impl Values {
 
     /// The buffer was overwritten: garbage in it is gone.
     pub(crate) fn overwrite(&mut self, t: &TensorStat) {
-        if let Some((id, Link::Exact)) = Self::find_recorded(&self.seen, &self.usual, t)
+        if let Some((id, Link::Exact)) = Self::find_recorded(&mut self.seen, &mut self.usual, t)
             && self.seen[id as usize].meaning == Meaning::Garbage
         {
             self.seen[id as usize].gone = true;
         }
     }
+}
+
+/// The last value under a key that is not gone.
+fn last(seen: &[Seen], map: &FxHashMap<u64, u32>, key: u64, which: usize) -> Option<u32> {
+    let mut at = map.get(&key).copied();
+    while let Some(id) = at.filter(|&id| seen[id as usize].gone) {
+        at = seen[id as usize].hides[which];
+    }
+    at
 }
 
 #[cfg(test)]

@@ -158,7 +158,7 @@ impl<'a> Walk<'a> {
                     Meaning::Intended => {
                         evidence.intended = evidence.intended.union(t.kinds());
                         masks.push(seen.node);
-                        for &c in &self.graph.node(seen.node).conditions {
+                        for &c in &*self.graph.node(seen.node).conditions {
                             if !conditions.contains(&c) && conditions.len() < CONDITIONS_KEPT {
                                 conditions.push(c);
                             }
@@ -238,7 +238,7 @@ impl<'a> Walk<'a> {
         }
         let kinds = if evidence.out.is_finite() { taken.kinds_in } else { evidence.out };
         let id = self.graph.add(Node::new(i, kinds, role, is_real));
-        self.graph.node_mut(id).conditions = conditions;
+        self.graph.node_mut(id).conditions = conditions.into();
         self.graph.node_mut(id).harm = unseen && !rules.says(Is::WritesUnseen);
         self.graph.node_mut(id).scalar = taken.is_scalar && !bad_outputs.is_empty();
         self.connect(id, &mut real, judgement);

@@ -190,7 +190,7 @@ impl<'a> Walk<'a> {
         side.real = side.kinds != Kinds::NEG_INF;
         let mut node = Node::new(i, side.kinds, Role::Received(event), side.real);
         if !side.real {
-            node.conditions.push(event);
+            node.conditions = [event].into();
         }
         let id = self.graph.add(node);
         let meaning = if side.real { Meaning::Real } else { Meaning::Intended };

@@ -248,7 +248,7 @@ impl Walk<'_> {
         let mut mark_of = FxHashMap::default();
         for (id, node) in self.graph.nodes.iter().enumerate() {
             let id = id as NodeId;
-            if node.role == Role::Plain || node.primary.is_some() {
+            if node.role == Role::Plain || node.primary().is_some() {
                 continue;
             }
             let received = matches!(node.role, Role::Received(_));
@@ -284,7 +284,7 @@ impl Walk<'_> {
                 reach: reach[id as usize].max(1),
                 recompute: self.recompute.contains(&id),
                 one_sided: self.one_sided.contains(&id),
-                conditions: if node.role == Role::Promoted { node.conditions.clone() } else { Vec::new() },
+                conditions: if node.role == Role::Promoted { node.conditions.to_vec() } else { Vec::new() },
                 event: match node.role {
                     Role::Received(event) => Some(event),
                     _ => None,
