@@ -12,9 +12,10 @@ Importing this package is cheap: the analysis is loaded when it is first used.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # typing itself takes longer to import than a small dump to read
 if TYPE_CHECKING:
+    from typing import Any
+
     from ovf._core import DumpFormatError, OvfError, RulesError
     from ovf.analyzer import cross_rank, find_first_overflow, op_table, steps, trace_rank
     from ovf.evidence import Note, RankSummary, Unreadable

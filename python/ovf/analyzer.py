@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
 
 from ovf import _core
 from ovf.report import Report
 from ovf.seen import seen_of, settled
 
+TYPE_CHECKING = False  # typing itself takes longer to import than a small dump to read
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from typing import Any, Literal
 
     from ovf.step import StepSummary
     from ovf.ticker import Counting
@@ -119,13 +119,13 @@ def find_first_overflow(
             text, records, atlas, head = _core.analyze(paths, index, **how, chart=chart, progress=counters)
             if len(chosen) == 1:
                 break
-            seen.append(seen_of(json.loads(text)))
+            seen.append(seen_of(_loaded(text)))
             if head[0] == "overflow":
                 break
 
     def told() -> dict[str, Any]:
         """The report; a caller may want the verdict alone."""
-        data = json.loads(text)
+        data = _loaded(text)
         return settled(data, seen or [seen_of(data)], len(chosen))
 
     return Report(
@@ -137,6 +137,13 @@ def find_first_overflow(
         allow_incomplete_ranks=allow_incomplete_ranks,
         atlas=atlas or functools.partial(_atlas, paths, index, how, text),
     )
+
+
+def _loaded(text: str, parse_constant: Callable[[str], str] | None = None) -> Any:  # noqa: ANN401 - any data
+    """The data of a JSON text."""
+    import json  # noqa: PLC0415 - a caller may want the verdict alone
+
+    return json.loads(text, parse_constant=parse_constant)
 
 
 def telling(counters: Counting, call: Callable[[int, int], None] | None) -> contextlib.AbstractContextManager[None]:
@@ -193,7 +200,7 @@ def steps(
         text = _core.overview(paths, chosen, **how, progress=counters)
     from ovf.step import StepSummary  # noqa: PLC0415 - only for this question
 
-    return [StepSummary.from_json(data) for data in json.loads(text)]
+    return [StepSummary.from_json(data) for data in _loaded(text)]
 
 
 def op_table(
@@ -297,7 +304,7 @@ def trace_rank(
         found = _core.discover(path)
         index = choose([row[:2] for row in found], step, [path])[0]
         text, outputs = _core.trace(path, index, one_rank(found[index][-1], rank, path), rules=rules)
-    data = json.loads(text)
+    data = _loaded(text)
     anomalies = [_anomaly(a, o) for a, o in zip(data["anomalies"], outputs, strict=True)]
     warnings = []
     if anomalies and anomalies[0]["input_has_nan"]:
@@ -323,7 +330,7 @@ def trace_rank(
 def _anomaly(data: dict[str, Any], output: str) -> dict[str, Any]:
     info = [{"shape": shape, "Max": top, "Min": low, "dtype": dtype} for shape, top, low, dtype in data["input_info"]]
     try:
-        parsed = json.loads(output, parse_constant=str)  # bare NaN as "NaN": the trace is strict JSON
+        parsed = _loaded(output, parse_constant=str)  # bare NaN as "NaN": the trace is strict JSON
     except (ValueError, RecursionError):
         parsed = output
     return {

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ovf.finding import RankOp, take
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+Verdict = Literal["overflow", "clean", "no_evidence"]
+"""Of a step; the last where nothing in the dump can be judged."""
 
 
 class Note(NamedTuple):

@@ -7,22 +7,20 @@ The parts of a report are tuples with names, in rooms of their own (`ovf.finding
 from __future__ import annotations
 
 import functools
-import json
-from typing import TYPE_CHECKING, Any, Literal
 
+TYPE_CHECKING = False  # typing itself takes longer to import than a small dump to read
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Sequence
+    from typing import Any, Literal
 
     from ovf._core import Table
-    from ovf.evidence import Note, RankSummary, Unreadable
+    from ovf.evidence import Note, RankSummary, Unreadable, Verdict
     from ovf.extra import LevelCount, LeveledOp, Levels, NearMiss
     from ovf.finding import Before, Finding, Frame, Hint, RankOp, Value
     from ovf.spread import Communication, Hop, PathStep, Spread
 
     StrPath = str | os.PathLike[str]
-
-Verdict = Literal["overflow", "clean", "no_evidence"]
 
 __all__ = [
     "Before",
@@ -186,6 +184,8 @@ class Report:
         from ovf import _core  # noqa: PLC0415 - a report may be read where the core is not used
 
         if table != "ops":
+            import json  # noqa: PLC0415 - only when asked for
+
             return _core.report_table(json.dumps(self._data), table)
         if self._ops is None:
             msg = "the ops stand in the dump, and this report was not made from one"
@@ -266,11 +266,15 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON contract as plain Python data (non-finite numbers as strings). A copy."""
+        import json  # noqa: PLC0415 - only when asked for
+
         copy: dict[str, Any] = json.loads(json.dumps(self._data))
         return copy
 
     def json(self) -> str:
         """The JSON contract as text: strict JSON, the same bytes for the same dump."""
+        import json  # noqa: PLC0415 - only when asked for
+
         return json.dumps(self._data, indent=1, ensure_ascii=True, allow_nan=False) + "\n"
 
     def to_json(self, path: StrPath) -> None:
@@ -293,6 +297,8 @@ class Report:
             ValueError: The dump was read again for it, and has changed; or there is nothing to read again.
             OSError: It was read again for it, and the operating system refused.
         """
+        import json  # noqa: PLC0415 - only when asked for
+
         atlas: dict[str, Any] = json.loads(self._drawn())
         return atlas
 
