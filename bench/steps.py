@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,9 @@ from ovf.testing import Layout
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+_SETTLES = 11.0
+"""Seconds."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +121,8 @@ def make(recipe: Recipe, folder: Path) -> Made:
     if recipe.spoilt:
         for dump in dumps:
             _spoil(dump)
+    # What was written in the last ten seconds is read, not mapped: it may still be written to.
+    time.sleep(_SETTLES)
     made = Made(
         name=recipe.name,
         path=str(step),
