@@ -262,11 +262,17 @@ pub struct TensorStat<'a> {
     /// L2 norm; never evidence.
     pub norm: Option<f64>,
     /// What [`crate::provenance`] looks it up by, where that was worked out before.
-    pub(crate) keys: Option<crate::op::Keys>,
+    pub(crate) keys: Option<Keys>,
 }
 
-/// Keys of a value: of dtype, statistics and shape; of dtype, statistics and number of elements.
-pub(crate) type Keys = [u64; 2];
+/// What a value is looked up by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Keys {
+    /// Number of its dtype, statistics and shape among those that were met.
+    pub(crate) exact: u32,
+    /// Key of dtype, statistics and number of elements.
+    pub(crate) same_count: u64,
+}
 
 impl TensorStat<'_> {
     /// What the value holds, by `Max` and `Min` alone.

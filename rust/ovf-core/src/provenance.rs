@@ -70,7 +70,8 @@ pub(crate) struct Entry {
 /// Values by what identifies them, the most recent of each.
 #[derive(Debug, Default)]
 struct Maps {
-    exact: FxHashMap<u64, u32>,
+    /// By [`Keys::exact`].
+    exact: Vec<Option<u32>>,
     same_count: FxHashMap<u64, u32>,
     same_statistics: FxHashMap<u64, u32>,
     /// What is still to be entered into these two, in order: most values are found as they are.
@@ -88,6 +89,11 @@ struct Pending {
 }
 
 impl Maps {
+    /// The last value of the same dtype, statistics and shape that is not gone.
+    fn exact(&self, seen: &[Seen], keys: Keys) -> Option<u32> {
+        not_gone(seen, self.exact.get(keys.exact as usize).copied().flatten(), 0)
+    }
+
     fn settle(&mut self, seen: &mut [Seen]) {
         for Pending { id, same_count, same_statistics } in self.pending.drain(..) {
             let hides = &mut seen[id as usize].hides;
@@ -101,6 +107,8 @@ impl Maps {
 #[derive(Debug, Default)]
 pub(crate) struct Values {
     seen: Vec<Seen>,
+    /// Number of each dtype, statistics and shape that was met, by their key.
+    numbers: FxHashMap<u64, u32>,
     usual: Maps,
     weight_gradients: Maps,
 }
@@ -153,20 +161,6 @@ fn statistics(t: &TensorStat) -> [u64; 4] {
     [bits(t.max), bits(t.min), bits(t.mean), bits(t.norm)]
 }
 
-fn exact_key(t: &TensorStat) -> u64 {
-    t.keys.map_or_else(|| Key::of(t).exact(t), |k| k[0])
-}
-
-fn count_key(t: &TensorStat) -> u64 {
-    t.keys.map_or_else(|| Key::of(t).same_count(t), |k| k[1])
-}
-
-/// The keys of a value that will be looked up often.
-pub(crate) fn keys_of(t: &TensorStat) -> Keys {
-    let key = Key::of(t);
-    [key.exact(t), key.same_count(t)]
-}
-
 /// `None` when the statistics are the same for any such value (NaN everywhere, infinite everywhere).
 fn statistics_key(t: &TensorStat) -> Option<u64> {
     let tells = |s: Option<f64>| s.is_some_and(|n| n.is_finite() && n != 0.0);
@@ -175,7 +169,7 @@ fn statistics_key(t: &TensorStat) -> Option<u64> {
 
 /// Identity of a value for [`crate::timeline`]'s search of the first reader of an asynchronous receive.
 pub(crate) fn identity(t: &TensorStat) -> u64 {
-    count_key(t)
+    Key::of(t).same_count(t)
 }
 
 /// Whether two records show the same value, as far as dtype, shape and statistics tell.
@@ -189,12 +183,24 @@ impl Values {
         self.seen.reserve(ops);
     }
 
+    /// What a value is looked up by; for one that will be looked up often.
+    pub(crate) fn keys_of(&mut self, t: &TensorStat) -> Keys {
+        let key = Key::of(t);
+        let next = self.numbers.len() as u32;
+        Keys { exact: *self.numbers.entry(key.exact(t)).or_insert(next), same_count: key.same_count(t) }
+    }
+
     /// Enters a written value.
     pub(crate) fn enter(&mut self, t: &TensorStat, entry: Entry) {
         let id = self.seen.len() as u32;
+        let keys = t.keys.unwrap_or_else(|| self.keys_of(t));
         let maps = if entry.of_weight { &mut self.weight_gradients } else { &mut self.usual };
-        let hides = [maps.exact.insert(exact_key(t), id), None, None];
-        maps.pending.push(Pending { id, same_count: count_key(t), same_statistics: statistics_key(t) });
+        let exact = keys.exact as usize;
+        if maps.exact.len() <= exact {
+            maps.exact.resize(exact + 1, None);
+        }
+        let hides = [maps.exact[exact].replace(id), None, None];
+        maps.pending.push(Pending { id, same_count: keys.same_count, same_statistics: statistics_key(t) });
         if entry.near && entry.meaning == Meaning::Real {
             maps.near.push(id);
             if entry.from_communication {
@@ -210,9 +216,10 @@ impl Values {
     /// one that a communication delivered (gathered shards). A gradient (`is_gradient`) is not computed from the
     /// gradient of a weight; all else looks there last.
     pub(crate) fn find(&mut self, t: &TensorStat, is_parameter: bool, is_gradient: bool) -> Option<(u32, Link)> {
-        let mut found = Self::find_in(&mut self.seen, &mut self.usual, t, is_parameter);
+        let keys = t.keys.unwrap_or_else(|| self.keys_of(t));
+        let mut found = Self::find_in(&mut self.seen, &mut self.usual, t, keys, is_parameter);
         if !is_gradient && found.is_none_or(|(id, _)| self.seen[id as usize].meaning == Meaning::Garbage) {
-            found = Self::find_in(&mut self.seen, &mut self.weight_gradients, t, is_parameter).or(found);
+            found = Self::find_in(&mut self.seen, &mut self.weight_gradients, t, keys, is_parameter).or(found);
         }
         if let Some((id, _)) = found {
             self.seen[id as usize].read = true;
@@ -220,8 +227,14 @@ impl Values {
         found
     }
 
-    fn find_in(seen: &mut [Seen], maps: &mut Maps, t: &TensorStat, is_parameter: bool) -> Option<(u32, Link)> {
-        let found = Self::find_recorded(seen, maps, t);
+    fn find_in(
+        seen: &mut [Seen],
+        maps: &mut Maps,
+        t: &TensorStat,
+        keys: Keys,
+        is_parameter: bool,
+    ) -> Option<(u32, Link)> {
+        let found = Self::find_recorded(seen, maps, t, keys);
         if found.is_some_and(|(id, _)| seen[id as usize].meaning != Meaning::Garbage) {
             return found;
         }
@@ -230,13 +243,15 @@ impl Values {
         near.map(|id| (id, Link::Near)).or(found)
     }
 
-    fn find_recorded(seen: &mut [Seen], maps: &mut Maps, t: &TensorStat) -> Option<(u32, Link)> {
-        if let Some(id) = last(seen, &maps.exact, exact_key(t), 0) {
+    fn find_recorded(seen: &mut [Seen], maps: &mut Maps, t: &TensorStat, keys: Keys) -> Option<(u32, Link)> {
+        if let Some(id) = maps.exact(seen, keys) {
             return Some((id, Link::Exact));
         }
         maps.settle(seen);
-        let by_statistics = || statistics_key(t).and_then(|key| last(seen, &maps.same_statistics, key, 2));
-        last(seen, &maps.same_count, count_key(t), 1).or_else(by_statistics).map(|id| (id, Link::Reshaped))
+        let by_statistics =
+            || statistics_key(t).and_then(|key| not_gone(seen, maps.same_statistics.get(&key).copied(), 2));
+        let by_count = not_gone(seen, maps.same_count.get(&keys.same_count).copied(), 1);
+        by_count.or_else(by_statistics).map(|id| (id, Link::Reshaped))
     }
 
     fn near(seen: &[Seen], maps: &mut Maps, t: &TensorStat, is_parameter: bool) -> Option<u32> {
@@ -266,7 +281,8 @@ impl Values {
 
     /// The buffer was overwritten: garbage in it is gone.
     pub(crate) fn overwrite(&mut self, t: &TensorStat) {
-        if let Some((id, Link::Exact)) = Self::find_recorded(&mut self.seen, &mut self.usual, t)
+        let keys = t.keys.unwrap_or_else(|| self.keys_of(t));
+        if let Some(id) = self.usual.exact(&self.seen, keys)
             && self.seen[id as usize].meaning == Meaning::Garbage
         {
             self.seen[id as usize].gone = true;
@@ -274,9 +290,8 @@ impl Values {
     }
 }
 
-/// The last value under a key that is not gone.
-fn last(seen: &[Seen], map: &FxHashMap<u64, u32>, key: u64, which: usize) -> Option<u32> {
-    let mut at = map.get(&key).copied();
+/// The value, or the first that it hides, that is not gone.
+fn not_gone(seen: &[Seen], mut at: Option<u32>, which: usize) -> Option<u32> {
     while let Some(id) = at.filter(|&id| seen[id as usize].gone) {
         at = seen[id as usize].hides[which];
     }

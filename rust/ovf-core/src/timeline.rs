@@ -138,8 +138,8 @@ pub struct Names {
 }
 
 impl Names {
-    /// The names of `ops`, in any order.
-    pub(crate) fn of<'n>(mut ops: Vec<u32>, name: impl Fn(u32) -> std::borrow::Cow<'n, str>) -> Self {
+    /// The names of `ops`, in any order; `name` is asked in file order.
+    pub(crate) fn of<'n>(mut ops: Vec<u32>, mut name: impl FnMut(u32) -> std::borrow::Cow<'n, str>) -> Self {
         ops.sort_unstable();
         ops.dedup();
         let mut text = String::new();

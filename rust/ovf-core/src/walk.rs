@@ -70,7 +70,7 @@ pub(crate) struct Walk<'a> {
     values: Values,
     graph: Graph,
     /// Forward calls that met something bad, by base and number.
-    forwards: FxHashMap<u64, NodeId>,
+    forwards: Forwards,
     /// `parameters_grad` nodes that wait for their module's backward record.
     gradients: Vec<(u64, NodeId, Option<NodeId>)>,
     /// Last bad backward record of each module, and last bad forward record.
@@ -96,6 +96,24 @@ pub(crate) struct Walk<'a> {
     intended_terminal: Vec<NodeId>,
     /// Where it was asked for.
     chart: Option<Draft>,
+}
+
+/// Nodes of forward calls by [`Call::key`], the last of each. They are entered at each op and seldom asked for.
+#[derive(Default)]
+struct Forwards {
+    known: FxHashMap<u64, NodeId>,
+    entered: Vec<(u64, NodeId)>,
+}
+
+impl Forwards {
+    fn enter(&mut self, call: &Call, node: NodeId) {
+        self.entered.push((call.key(), node));
+    }
+
+    fn find(&mut self, call: &Call) -> Option<NodeId> {
+        self.known.extend(self.entered.drain(..));
+        self.known.get(&call.key()).copied()
+    }
 }
 
 #[derive(Default, Clone)]
@@ -142,7 +160,7 @@ impl<'a> Walk<'a> {
             communications: FxHashMap::default(),
             values: Values::default(),
             graph: Graph::default(),
-            forwards: FxHashMap::default(),
+            forwards: Forwards::default(),
             gradients: Vec::new(),
             backwards: FxHashMap::default(),
             module_forwards: FxHashMap::default(),
@@ -255,7 +273,6 @@ impl<'a> Walk<'a> {
         self.graph.nodes.reserve(bad);
         self.values.reserve(bad);
         self.events.reserve(asked);
-        self.forwards.reserve(bad / 2);
         let mut plans = Plans::default();
         for op in index.entries.notable() {
             if watch.stopped() {

@@ -216,7 +216,7 @@ impl<'a> Walk<'a> {
         }
         let role = match judgement {
             Judgement::Origin if name.direction == Direction::Backward => {
-                self.forwards.get(&call.key()).map_or(Role::Origin, |&f| Role::Linked(f))
+                self.forwards.find(call).map_or(Role::Origin, Role::Linked)
             }
             Judgement::Origin => Role::Origin,
             Judgement::Promoted => Role::Promoted,
@@ -291,7 +291,7 @@ impl<'a> Walk<'a> {
             self.values.enter(t, provenance::Entry { node: id, meaning, near, from_communication: false, of_weight });
         }
         if name.direction == Direction::Forward && (is_real || evidence.real || evidence.unexplained) {
-            self.forwards.insert(call.key(), id);
+            self.forwards.enter(call, id);
         }
         if rules.says(Is::WritesUnseen) && (evidence.real || evidence.unexplained) {
             self.write_unseen(op, rules, id);

@@ -20,7 +20,7 @@ use super::exchange::Prepared;
 use super::{Walk, recorded};
 use crate::op::{Op, OpName, TensorStat, Value};
 use crate::parse::{Part, TensorNumbers, parse_with_places};
-use crate::provenance::keys_of;
+use crate::provenance::Values;
 use crate::rules::OperatorRules;
 use crate::scan::{Notable, kept_numbers};
 
@@ -73,7 +73,7 @@ struct OfForm<'a> {
 
 impl<'a> Plans<'a> {
     /// The plan of an op, its numbers set.
-    fn find(&mut self, op: &Notable<'a>) -> Option<(Call<'a>, &Plan<'a>)> {
+    fn find(&mut self, op: &Notable<'a>, values: &mut Values) -> Option<(Call<'a>, &Plan<'a>)> {
         let name = op.name?;
         let plans = &mut self.known.get_mut(op.form? as usize)?.plans;
         let by_stem = plans.iter().enumerate().find_map(|(at, plan)| Some((at, plan.call_of(name)?)));
@@ -86,7 +86,7 @@ impl<'a> Plans<'a> {
                 (plans.iter().position(|plan| plan.is_like(&call.name))?, call)
             }
         };
-        plans[at].set(op.numbers)?;
+        plans[at].set(op.numbers, values)?;
         Some((call, &plans[at]))
     }
 
@@ -129,7 +129,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Sets the numbers that differ from op to op; nothing where the scan kept none.
-    fn set(&mut self, numbers: &[f64]) -> Option<()> {
+    fn set(&mut self, numbers: &[f64], values: &mut Values) -> Option<()> {
         for kept in self.kept.chunk_by(|a, b| a.argument == b.argument) {
             let Value::Tensor(t) = &mut self.op.arguments[kept[0].argument as usize].value else {
                 return None;
@@ -137,8 +137,7 @@ impl<'a> Plan<'a> {
             for kept in kept {
                 *statistic(t, kept.which) = Some(*numbers.get(usize::from(kept.number))?);
             }
-            t.keys = None;
-            t.keys = Some(keys_of(t));
+            t.keys = Some(values.keys_of(t));
         }
         Some(())
     }
@@ -156,7 +155,7 @@ fn statistic<'s>(t: &'s mut TensorStat, which: u8) -> &'s mut Option<f64> {
 impl<'a> Walk<'a> {
     /// Whether op was entered as its plan says.
     pub(super) fn follow(&mut self, plans: &mut Plans<'a>, op: &Notable<'a>) -> bool {
-        let Some((call, plan)) = plans.find(op) else {
+        let Some((call, plan)) = plans.find(op, &mut self.values) else {
             return false;
         };
         match &plan.work {
@@ -187,7 +186,7 @@ impl<'a> Walk<'a> {
             Part::All { recorded: recorded(&call.name) }
         };
         let (mut op, tensors) = parse_with_places(body, part)?;
-        let kept = kept_of(body, &mut op, &tensors)?;
+        let kept = kept_of(body, &mut op, &tensors, &mut self.values)?;
         let rules = self.rules_of(&call.name);
         let work = if notable.asked {
             Work::Exchange(self.prepare(&call.name, &op)?)
@@ -199,7 +198,7 @@ impl<'a> Walk<'a> {
 }
 
 /// The kept numbers that `op` needs, and its bad tensors' keys set. Nothing where a number that it needs is not kept.
-fn kept_of(body: &[u8], op: &mut Op, tensors: &[TensorNumbers]) -> Option<SmallVec<[Kept; 4]>> {
+fn kept_of(body: &[u8], op: &mut Op, tensors: &[TensorNumbers], values: &mut Values) -> Option<SmallVec<[Kept; 4]>> {
     let places = kept_numbers(body)?;
     let mut kept = SmallVec::new();
     for tensor in tensors {
@@ -217,7 +216,7 @@ fn kept_of(body: &[u8], op: &mut Op, tensors: &[TensorNumbers]) -> Option<SmallV
                 kept.push(Kept { argument: argument as u32, which, number: u8::try_from(number).ok()? });
             }
         }
-        t.keys = Some(keys_of(t));
+        t.keys = Some(values.keys_of(t));
     }
     Some(kept)
 }

@@ -1,5 +1,7 @@
 //! The end of the walk: roots, terminals and trails of the graph, and how the file ended, as a [`Timeline`].
 
+use std::borrow::Cow;
+
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::call::{Call, api_key};
@@ -233,7 +235,13 @@ impl Walk<'_> {
             given.filter_map(|side| side.way.as_ref()).map(|way| &way.trail).chain(terminals.iter().map(|t| &t.trail));
         let mut ops: Vec<u32> = trails.flat_map(|t| t.head().iter().chain(t.tail())).copied().collect();
         ops.extend(self.events.iter().map(|e| e.communication.op));
-        Names::of(ops, |op| self.name(op))
+        // PERF: in the list of notable ops each name is near the last one.
+        let mut notable = self.index.entries.notable().peekable();
+        Names::of(ops, |op| {
+            while notable.next_if(|n| n.op < op).is_some() {}
+            let name = notable.peek().filter(|n| n.op == op).and_then(|n| n.name);
+            name.map_or_else(|| self.name(op), Cow::Borrowed)
+        })
     }
 
     /// The roots worth keeping, and where each stands in the list.
