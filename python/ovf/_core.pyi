@@ -37,6 +37,21 @@ class RulesError(OvfError):
     """The rules file is not valid."""
 
 @final
+class Analysis:
+    """A report, written out when it is asked for: many a caller wants the verdict alone."""
+
+    @property
+    def verdict(self) -> Verdict: ...
+    @property
+    def incomplete(self) -> bool: ...
+    def answer(self) -> tuple[str, list[str], str | None]:
+        """Write it out.
+
+        Returns the report as JSON, the records of its findings, and with `chart` every op of every rank as JSON (the
+        atlas of docs/report.md).
+        """
+
+@final
 class Progress:
     """Counters of a running analysis, readable from any thread."""
 
@@ -130,12 +145,8 @@ def analyze(
     chart: bool = False,
     progress: Progress | None = None,
     wants: list[str] = ...,
-) -> tuple[str, list[str], str | None, tuple[Verdict, bool]]:
-    """Analyse one step of `discover(path)`.
-
-    Returns the report as JSON, the records of its findings, with `chart` every op of every rank as JSON (the atlas of
-    docs/report.md), and the report's `verdict` and `incomplete`.
-    """
+) -> Analysis:
+    """Analyse one step of `discover(path)`."""
 
 def summarize(
     dump: str | os.PathLike[str] | bytes | bytearray | memoryview,

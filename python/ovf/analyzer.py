@@ -116,26 +116,26 @@ def find_first_overflow(
     index = chosen[0]
     with telling(counters, progress):
         for index in chosen:
-            text, records, atlas, head = _core.analyze(paths, index, **how, chart=chart, progress=counters)
+            analysis = _core.analyze(paths, index, **how, chart=chart, progress=counters)
             if len(chosen) == 1:
                 break
-            seen.append(seen_of(_loaded(text)))
-            if head[0] == "overflow":
+            seen.append(seen_of(_loaded(analysis.answer()[0])))
+            if analysis.verdict == "overflow":
                 break
 
-    def told() -> dict[str, Any]:
+    def told() -> tuple[dict[str, Any], list[str]]:
         """The report; a caller may want the verdict alone."""
+        text, records, _ = analysis.answer()
         data = _loaded(text)
-        return settled(data, seen or [seen_of(data)], len(chosen))
+        return settled(data, seen or [seen_of(data)], len(chosen)), records
 
     return Report(
-        told() if seen else told,
-        records,
-        head=None if seen else head,
+        told,
+        head=None if seen else (analysis.verdict, analysis.incomplete),
         ops=functools.partial(_core.op_table, paths, [index], ranks=wanted, rules=rules, threads=threads, map=mapped),
         source=paths,
         allow_incomplete_ranks=allow_incomplete_ranks,
-        atlas=atlas or functools.partial(_atlas, paths, index, how, text),
+        atlas=(analysis.answer()[2] if chart else None) or functools.partial(_atlas, paths, index, how, analysis),
     )
 
 
@@ -155,10 +155,10 @@ def telling(counters: Counting, call: Callable[[int, int], None] | None) -> cont
     return Ticker(counters, call)
 
 
-def _atlas(paths: list[StrPath], index: int, how: dict[str, Any], told: str) -> str:
+def _atlas(paths: list[StrPath], index: int, how: dict[str, Any], told: _core.Analysis) -> str:
     """The atlas of a step that was analysed without it."""
-    text, _, atlas, _ = _core.analyze(paths, index, **how, chart=True)
-    if text != told:
+    text, _, atlas = _core.analyze(paths, index, **how, chart=True).answer()
+    if text != told.answer()[0]:
         msg = f"{', '.join(map(str, paths))}: the dump has changed since it was analysed; analyse it again"
         raise ValueError(msg)
     return atlas or ""

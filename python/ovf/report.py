@@ -68,8 +68,8 @@ class Report:
 
     def __init__(
         self,
-        data: dict[str, Any] | Callable[[], dict[str, Any]],
-        records: list[str],
+        data: dict[str, Any] | Callable[[], tuple[dict[str, Any], list[str]]],
+        records: list[str] | None = None,
         *,
         head: tuple[Verdict, bool] | None = None,
         ops: Callable[[], Table] | None = None,
@@ -80,7 +80,7 @@ class Report:
         """Wrap the contract's data.
 
         Args:
-            data: What `to_dict` gives, or how to get it.
+            data: What `to_dict` gives, or how to get it and the records.
             records: The dump's records of the findings, as JSON.
             head: Its verdict and whether it is incomplete, where that is known without the rest.
             ops: Reads the step again for the table of all its ops; `None` where it cannot be.
@@ -89,23 +89,28 @@ class Report:
             atlas: The atlas as JSON, or how to get it.
         """
         self._told = data
+        self._told_records = records
         self._head = head
-        self._records = records
         self._ops = ops
         self._atlas = atlas
         self._source = source
         self._allow_incomplete = allow_incomplete_ranks
 
     @functools.cached_property
+    def _told_all(self) -> tuple[dict[str, Any], list[str]]:
+        return self._told() if callable(self._told) else (self._told, self._told_records or [])
+
+    @property
     def _data(self) -> dict[str, Any]:
-        return self._told() if callable(self._told) else self._told
+        return self._told_all[0]
 
     @functools.cached_property
     def findings(self) -> tuple[Finding, ...]:
         """Origins, the first overflow first."""
         from ovf.finding import Finding  # noqa: PLC0415 - only when asked for
 
-        return tuple(Finding.from_json(f, r) for f, r in zip(self._data["findings"], self._records, strict=True))
+        data, records = self._told_all
+        return tuple(Finding.from_json(f, r) for f, r in zip(data["findings"], records, strict=True))
 
     @property
     def verdict(self) -> Verdict:

@@ -4,6 +4,8 @@
 //! files are copied by hand: two steps are never mixed, and no rank is counted twice. What does not fit is reported as
 //! unreadable, and the other ranks are analysed.
 
+use rayon::prelude::*;
+
 use crate::atlas::draw;
 use crate::collective::match_communications;
 use crate::error::{Error, ErrorKind, Result};
@@ -54,7 +56,7 @@ pub(crate) fn conclude(mut summaries: Vec<Summary>, mut step: StepFacts, options
     report.atlas = options.wanted.chart.then(|| draw(&timelines, &matching));
     // PERF: thousands of ranks are many small pieces of memory. Not left to a thread that outlives the call: the caller
     // may fork.
-    rayon::join(|| drop(timelines), || drop((matching, ordering)));
+    rayon::join(|| timelines.into_par_iter().for_each(drop), || drop((matching, ordering)));
     report
 }
 

@@ -32,7 +32,8 @@ mod _core {
     use super::unpack::Unpacker;
     #[pymodule_export]
     use super::{
-        analyze, discover, effective_rules, layout, op_table, overview, report_table, sources, trace, trace_summary,
+        Analysis, analyze, discover, effective_rules, layout, op_table, overview, report_table, sources, trace,
+        trace_summary,
     };
 
     use pyo3::prelude::*;
@@ -149,8 +150,7 @@ fn wanted(names: &[String], chart: bool) -> PyResult<Wanted> {
     Ok(wanted)
 }
 
-/// Analyses the step at `index` of `discover(path)`: the report as JSON, the records of its
-/// findings, with `chart` every op of every rank as JSON, and the report's verdict and whether it is incomplete.
+/// Analyses the step at `index` of `discover(path)`.
 #[pyfunction]
 #[pyo3(signature = (path, index, *, ranks=None, rules=None, threads=None, map=true, chart=false, progress=None, wants=Vec::new()))]
 #[allow(clippy::too_many_arguments)] // keyword arguments of one Python function
@@ -165,16 +165,38 @@ fn analyze(
     chart: bool,
     progress: Option<Py<progress::Progress>>,
     wants: Vec<String>,
-) -> PyResult<(String, Vec<String>, Option<String>, (&'static str, bool))> {
+) -> PyResult<Analysis> {
     let options = Options { wanted: wanted(&wants, chart)?, ..options(ranks, rules, threads, map)? };
     let all = steps(&path)?;
     let step = all.get(index).ok_or_else(|| pyo3::exceptions::PyIndexError::new_err("no such step"))?;
     let counters = progress.as_ref().map_or_else(Default::default, |p| p.get().counters());
     let stop = || counters.cancel.store(true, Ordering::Relaxed);
     let report = interruptible(py, stop, || ovf_core::analyze(step, &options, &counters))?;
-    let report = report.map_err(error::to_python)?;
-    let (text, records, atlas) = as_json(&report)?;
-    Ok((text, records, atlas, (report.verdict.name(), report.incomplete)))
+    Ok(Analysis(report.map_err(error::to_python)?))
+}
+
+/// A report, written out when it is asked for: many a caller wants the verdict alone.
+#[pyclass(frozen, module = "ovf._core")]
+struct Analysis(ovf_core::Report);
+
+#[pymethods]
+impl Analysis {
+    /// The report's `verdict`.
+    #[getter]
+    fn verdict(&self) -> &'static str {
+        self.0.verdict.name()
+    }
+
+    /// The report's `incomplete`.
+    #[getter]
+    fn incomplete(&self) -> bool {
+        self.0.incomplete
+    }
+
+    /// The report as JSON, the records of its findings, and every op of every rank as JSON where it was asked for.
+    fn answer(&self) -> PyResult<Answer> {
+        as_json(&self.0)
+    }
 }
 
 /// The report as JSON, the records of its findings, and every op of every rank as JSON where it was asked for.
