@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rayon::prelude::*;
 use rustc_hash::FxHasher;
 
-use super::entry::{Class, Entries, Entry, FormId, Note, Part, UNNAMED};
+use super::entry::{Class, Entry, FormId, Note, Part, UNNAMED};
 use super::form::Forms;
 use super::{Asked, Index, WATCH_EVERY};
 use crate::progress::Watch;
@@ -22,7 +22,9 @@ use crate::structural::{Skipped, large_exponent, skip_container, starts_like_non
 use crate::token::{Cursor, Read, Stop};
 
 /// Bytes of a part; small ones in tests, so that there are many.
-const PART: usize = if cfg!(test) { 64 << 10 } else { 16 << 20 };
+const PART: usize = if cfg!(test) { 64 << 10 } else { 4 << 20 };
+/// Bytes of a file that is worth it.
+const SHARED: usize = if cfg!(test) { 128 << 10 } else { 32 << 20 };
 /// Bytes behind the wanted place in which a seam is looked for.
 const SEARCHED: usize = PART / 4;
 /// First keys of a record.
@@ -30,12 +32,18 @@ const FIRST_KEYS: [&[u8]; 5] = [b"input_args", b"input_kwargs", b"input", b"outp
 
 /// Whether the threads of the pool that this runs in should share a file of so many bytes.
 pub(crate) fn worth_sharing(bytes: usize) -> bool {
-    bytes >= 2 * PART && rayon::current_thread_index().is_some() && rayon::current_num_threads() > 1
+    bytes >= SHARED && rayon::current_thread_index().is_some() && rayon::current_num_threads() > 1
 }
 
 /// Hashes of names, in buckets by their last bits: small enough that all that may be equal are near in memory.
 #[derive(Debug)]
 pub(super) struct Hashes([Vec<u64>; Self::BUCKETS]);
+
+impl Default for Hashes {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| Vec::new()))
+    }
+}
 
 impl Hashes {
     /// Bits of a hash that tell its bucket.
@@ -60,38 +68,45 @@ struct Found {
     /// Names of notable ops and of losses' gradients.
     names: Vec<u8>,
     classes: Vec<Class>,
-    hashes: Hashes,
-    /// The forms that its records were compared with.
+    /// The one whose forms its records were compared with.
     lane: usize,
     ascii: bool,
     at: usize,
     end: Read<Reached>,
 }
 
-/// The forms that parts were read with, for the next ones: what repeats in one repeats in the others.
+/// What one thread keeps from part to part: what repeats in one repeats in the others, and few large pieces of memory
+/// are had sooner than many small ones.
+#[derive(Default)]
+struct Lane {
+    number: usize,
+    forms: Forms,
+    hashes: Hashes,
+}
+
 #[derive(Default)]
 struct Lanes {
-    idle: Mutex<Vec<(usize, Forms)>>,
+    idle: Mutex<Vec<Lane>>,
     begun: AtomicUsize,
 }
 
 impl Lanes {
-    fn take(&self) -> (usize, Forms) {
+    fn take(&self) -> Lane {
         let idle = self.idle.lock().ok().and_then(|mut idle| idle.pop());
-        idle.unwrap_or_else(|| (self.begun.fetch_add(1, Ordering::Relaxed), Forms::default()))
+        idle.unwrap_or_else(|| Lane { number: self.begun.fetch_add(1, Ordering::Relaxed), ..Lane::default() })
     }
 
-    fn give(&self, lane: (usize, Forms)) {
+    fn give(&self, lane: Lane) {
         if let Ok(mut idle) = self.idle.lock() {
             idle.push(lane);
         }
     }
 
-    /// For each lane what the numbers of its forms count from.
-    fn first_forms(self, entries: &mut Entries) -> Vec<u32> {
+    /// All of them, by their numbers.
+    fn end(self) -> Vec<Lane> {
         let mut lanes = self.idle.into_inner().unwrap_or_default();
-        lanes.sort_unstable_by_key(|lane| lane.0);
-        lanes.iter().map(|(_, forms)| entries.take_forms(forms.variants())).collect()
+        lanes.sort_unstable_by_key(|lane| lane.number);
+        lanes
     }
 }
 
@@ -137,12 +152,14 @@ pub(super) fn read_data(
     {
         found.push(read_part(bytes, last.at, None, &lanes, asked, watch));
     }
-    let first_forms = lanes.first_forms(&mut index.entries);
+    // Those of parts that are thrown away are among them: such names may seem to stand twice, which costs a closer look.
+    let lanes = lanes.end();
+    let first_forms: Vec<u32> = lanes.iter().map(|lane| index.entries.take_forms(lane.forms.variants())).collect();
+    hashes.extend(lanes.into_iter().map(|lane| lane.hashes));
     let mut end = Ok(Reached::Closed);
     for found in found {
         index.ascii &= found.ascii;
         index.classes.extend_from_slice(&found.classes);
-        hashes.push(found.hashes);
         index.entries.push(Part { first_form: first_forms.get(found.lane).copied().unwrap_or(0), ..found.part });
         (cursor.at, end) = (found.at, found.end);
     }
@@ -151,23 +168,22 @@ pub(super) fn read_data(
 
 /// Reads from the name at `start` on.
 fn read_part(bytes: &[u8], start: usize, limit: Option<usize>, lanes: &Lanes, asked: &Asked, watch: &Watch) -> Found {
-    let (lane, mut forms) = lanes.take();
+    let mut lane = lanes.take();
     let mut found = Found {
         part: Part::default(),
         names: Vec::new(),
         classes: Vec::new(),
-        hashes: Hashes(std::array::from_fn(|_| Vec::new())),
-        lane,
+        lane: lane.number,
         ascii: true,
         at: start,
         end: Ok(Reached::Closed),
     };
     let mut cursor = Cursor::new(bytes, start);
-    found.end = read_entries(&mut cursor, &mut found, limit, &mut forms, asked, watch);
+    found.end = read_entries(&mut cursor, &mut found, limit, &mut lane, asked, watch);
     found.at = cursor.at;
     let names = std::mem::take(&mut found.names);
     found.part.names = String::from_utf8(names).ok().filter(|names| memchr::memchr(b'\\', names.as_bytes()).is_none());
-    lanes.give((lane, forms));
+    lanes.give(lane);
     found
 }
 
@@ -176,7 +192,7 @@ fn read_entries(
     cursor: &mut Cursor,
     found: &mut Found,
     limit: Option<usize>,
-    forms: &mut Forms,
+    lane: &mut Lane,
     asked: &Asked,
     watch: &Watch,
 ) -> Read<Reached> {
@@ -194,17 +210,17 @@ fn read_entries(
         let body_at = cursor.at;
         let name = &cursor.bytes[range.clone()];
         let numbers_at = part.numbers.len();
-        let (non_finite, variant) = if let Some(fit) = forms.fit(cursor.bytes, body_at, name, &mut part.numbers) {
+        let (non_finite, variant) = if let Some(fit) = lane.forms.fit(cursor.bytes, body_at, name, &mut part.numbers) {
             cursor.at = fit.end;
             found.ascii &= fit.ascii;
             (fit.telling, fit.variant)
         } else {
             let non_finite = skip_record(cursor, &mut found.ascii)?;
-            (non_finite, forms.learn(cursor.bytes, body_at, cursor.at, name, &mut part.numbers))
+            (non_finite, lane.forms.learn(cursor.bytes, body_at, cursor.at, name, &mut part.numbers))
         };
         found.ascii &= name.is_ascii();
         // PERF: now its bytes are at hand; a second look at each name would fetch them again.
-        found.hashes.push(name);
+        lane.hashes.push(name);
         let (asked, class) = (asked(name), Class::of(name));
         found.classes.push(class);
         let name_len = name.len() as u32;
