@@ -175,7 +175,7 @@ ovf.cli.plain.plain = lambda arguments: None
 """
 
 
-@pytest.mark.parametrize("options", [[], ["-q"], ["--quiet"]])
+@pytest.mark.parametrize("options", [[], ["-q"], ["--quiet"], ["--threads", "1"], ["-q", "--threads", "02"]])
 @pytest.mark.parametrize(
     "path", [FAULTY, DATA / "nowhere", "step7", FAULTY / "step0", "", ".", "ovf:x", Path(__file__)]
 )
@@ -200,6 +200,12 @@ def test_a_plain_call_is_what_the_parser_makes_of_it(path, options):
         ["check", "-v", "a"],
         ["check", "--", "-q"],
         ["check", "-qv", "a"],
+        ["check", "--threads", "a"],
+        ["check", "--threads", "0", "a"],
+        ["check", "--threads", "-1", "a"],
+        ["check", "--threads", "1" * 5000, "a"],
+        ["check", "--threads=2", "a"],
+        ["check", "a", "--threads"],
         ["check", "--json", "a"],
         ["check", "-"],
         ["check", "s3://bucket/a"],
