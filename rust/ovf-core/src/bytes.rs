@@ -23,6 +23,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime};
 
+#[cfg(target_os = "linux")]
+use rayon::prelude::*;
+
 use crate::error::{Error, ErrorKind, Result};
 use crate::progress::Watch;
 use crate::unpack::{PACKED, unpack};
@@ -35,7 +38,7 @@ const CHUNK: u64 = 2 << 20;
 
 /// Given back at once: a few milliseconds during which the map cannot grow.
 #[cfg(target_os = "linux")]
-const RELEASED: usize = 64 << 20;
+const RELEASED: usize = 32 << 20;
 
 /// How long after its last change a file counts as being written.
 const SETTLED_AFTER: Duration = Duration::from_secs(10);
@@ -172,16 +175,19 @@ impl Bytes {
 
     /// Gives the pages of a mapped file back; those that are looked at again come back by themselves.
     ///
-    /// PERF: undoing a map costs some 50 ms a gigabyte. A thread that has nothing else to do may do it beforehand.
+    /// PERF: undoing a map costs some 50 ms a gigabyte. Threads of the caller's pool that have nothing else to do may do it
+    /// beforehand.
     pub(crate) fn release(&self) {
         #[cfg(target_os = "linux")]
         if let Inner::Mapped(map) = &self.inner {
-            for at in (0..map.len()).step_by(RELEASED) {
+            let release = |piece: usize| {
+                let at = piece * RELEASED;
                 let length = RELEASED.min(map.len() - at);
                 // SAFETY: the map is read-only and shared with the file, so nothing is lost: its pages are read again.
                 #[allow(unsafe_code)]
                 let _ = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, at, length) };
-            }
+            };
+            (0..map.len().div_ceil(RELEASED)).into_par_iter().with_max_len(1).for_each(release);
         }
     }
 
