@@ -450,7 +450,7 @@ pub(crate) fn build_until(
 ) -> Timeline {
     let index = scan_until(bytes, &|name| rules.is_communication_name(name), watch);
     let walked = || walk_over(bytes, &index, rank, label, rules, wanted, watch);
-    if worth_sharing(bytes.len()) { rayon::join(walked, left_over).0 } else { walked() }
+    if worth_sharing(bytes.len()) && !watch.stopped() { rayon::join(walked, left_over).0 } else { walked() }
 }
 
 fn walk_over(

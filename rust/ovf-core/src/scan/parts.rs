@@ -196,6 +196,9 @@ fn read_entries(
     asked: &Asked,
     watch: &Watch,
 ) -> Read<Reached> {
+    if watch.stopped() {
+        return Err(Stop::End);
+    }
     let mut told = cursor.at;
     let mut before = Class::Forward;
     let part = &mut found.part;
