@@ -38,7 +38,7 @@ lint: $(VENV)/.built
 	$(BIN)/ruff format --check python tests bench
 	$(BIN)/mypy
 
-# Makes its dumps once (12 GB in the temporary folder); `make bench BENCH="step16 --repeat 5"` for one table.
+# Makes its dumps once (11 GB in the temporary folder); `make bench BENCH="step16 --repeat 5"` for one table.
 bench: $(VENV)/.built
 	$(BIN)/python bench/run.py $(BENCH)
 
