@@ -117,15 +117,16 @@ def find_first_overflow(
     with telling(counters, progress):
         for index in chosen:
             analysis = _core.analyze(paths, index, **how, chart=chart, progress=counters)
+            answer = functools.cache(analysis.answer)  # with a chart it is large: written out once
             if len(chosen) == 1:
                 break
-            seen.append(seen_of(_loaded(analysis.answer()[0])))
+            seen.append(seen_of(_loaded(answer()[0])))
             if analysis.verdict == "overflow":
                 break
 
     def told() -> tuple[dict[str, Any], list[str]]:
         """The report; a caller may want the verdict alone."""
-        text, records, _ = analysis.answer()
+        text, records, _ = answer()
         data = _loaded(text)
         return settled(data, seen or [seen_of(data)], len(chosen)), records
 
@@ -135,7 +136,7 @@ def find_first_overflow(
         ops=functools.partial(_core.op_table, paths, [index], ranks=wanted, rules=rules, threads=threads, map=mapped),
         source=paths,
         allow_incomplete_ranks=allow_incomplete_ranks,
-        atlas=(analysis.answer()[2] if chart else None) or functools.partial(_atlas, paths, index, how, analysis),
+        atlas=(answer()[2] if chart else None) or functools.partial(_atlas, paths, index, how, answer),
     )
 
 
@@ -155,10 +156,12 @@ def telling(counters: Counting, call: Callable[[int, int], None] | None) -> cont
     return Ticker(counters, call)
 
 
-def _atlas(paths: list[StrPath], index: int, how: dict[str, Any], told: _core.Analysis) -> str:
+def _atlas(
+    paths: list[StrPath], index: int, how: dict[str, Any], told: Callable[[], tuple[str, list[str], str | None]]
+) -> str:
     """The atlas of a step that was analysed without it."""
     text, _, atlas = _core.analyze(paths, index, **how, chart=True).answer()
-    if text != told.answer()[0]:
+    if text != told()[0]:
         msg = f"{', '.join(map(str, paths))}: the dump has changed since it was analysed; analyse it again"
         raise ValueError(msg)
     return atlas or ""
