@@ -18,7 +18,7 @@ fn rooms(c: &mut Criterion) {
     let rules = Rules::built_in();
     let mut group = c.benchmark_group("rank");
     group.throughput(Throughput::Bytes(bytes.len() as u64)).sample_size(20);
-    let bodies: Vec<usize> = index.entries.iter().map(ovf_core::Entry::body_at).collect();
+    let bodies: Vec<usize> = index.entries.iter().map(|e| e.body_at()).collect();
     for engine in bench::engines() {
         group.bench_function(format!("structural/{engine}"), |b| {
             b.iter(|| bodies.iter().filter_map(|&at| bench::skip(&engine, &bytes, at)).filter(|s| s.1).count());

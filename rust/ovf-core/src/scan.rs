@@ -14,6 +14,7 @@ mod blank;
 mod entry;
 mod form;
 mod parts;
+mod place;
 
 use std::sync::atomic::AtomicBool;
 
@@ -25,6 +26,7 @@ pub use self::entry::{Entries, Entry};
 use self::entry::{FormId, Note, Part, UNNAMED};
 pub(crate) use self::form::kept_numbers;
 use self::parts::Hashes;
+use self::place::Places;
 pub(crate) use self::parts::worth_sharing;
 use crate::progress::Watch;
 use crate::token::{Cursor, Read, Stop};
@@ -102,7 +104,7 @@ pub(crate) fn scan_until(bytes: &[u8], asked: &Asked, watch: &Watch) -> Index {
             Stop::Unexpected { at, expected } => Ending::Damaged(at, expected),
         };
     }
-    if some_name_twice(&hashes, bytes.len()) {
+    if some_name_twice(hashes, bytes.len()) {
         last_of_each_name(bytes, &mut index, watch);
     }
     index
@@ -156,8 +158,6 @@ fn last_of_each_name(bytes: &[u8], index: &mut Index, watch: &Watch) {
         if position.is_multiple_of(WATCH_EVERY) && watch.stopped() {
             return;
         }
-        // The parts that its name stood in are gone.
-        let entry = Entry { named_at: UNNAMED, ..*entry };
         if let Some(&first) = seen.get(entry.name(bytes)) {
             kept[first] = entry;
             index.duplicates += 1;
@@ -169,8 +169,10 @@ fn last_of_each_name(bytes: &[u8], index: &mut Index, watch: &Watch) {
     if index.duplicates == 0 {
         return;
     }
+    index.classes = kept.iter().map(|e| Class::of(e.name(bytes))).collect();
+    let classes = &index.classes;
     let note = |(op, e): (usize, &Entry)| {
-        (e.non_finite || e.asked).then_some(Note {
+        (e.non_finite || e.asked || classes[op] == Class::Backward).then_some(Note {
             op: op as u32,
             form: FormId::NONE,
             numbers_at: 0,
@@ -181,33 +183,40 @@ fn last_of_each_name(bytes: &[u8], index: &mut Index, watch: &Watch) {
         })
     };
     let notes = kept.iter().enumerate().filter_map(note).collect();
-    index.classes = kept.iter().map(|e| Class::of(e.name(bytes))).collect();
+    let (bad, asked) = (kept.iter().filter(|e| e.non_finite).count(), kept.iter().filter(|e| e.asked).count());
     index.entries = Entries::default();
-    index.entries.push(Part { entries: kept, notes, ..Part::default() });
+    let mut places = Places::new(0, kept.len());
+    kept.into_iter().for_each(|entry| places.push(entry));
+    index.entries.push(Part { places, notes, bad, asked, ..Part::default() });
 }
 
 /// Whether two names may be equal, by their hashes. A chance hit costs a closer look.
-fn some_name_twice(hashes: &[Hashes], bytes: usize) -> bool {
-    let some_twice = |bucket: usize| {
-        let all = hashes.iter().map(|part| part.bucket(bucket));
-        // An open table of the upper halves, placed by the lower ones; 0 is a free place.
-        let count: usize = all.clone().map(<[u64]>::len).sum();
-        let mut table = vec![0u32; (2 * count).next_power_of_two()];
-        let last = table.len() - 1;
-        all.flatten().any(|hash| {
-            let mark = (hash >> 32) as u32 | 1;
-            let mut at = (*hash >> Hashes::BITS) as usize & last;
-            while table[at] != 0 && table[at] != mark {
-                at = (at + 1) & last;
-            }
-            std::mem::replace(&mut table[at], mark) == mark
-        })
-    };
+fn some_name_twice(mut hashes: Vec<Hashes>, bytes: usize) -> bool {
+    let buckets = (0..Hashes::BUCKETS).map(|bucket| hashes.iter_mut().map(|part| part.take(bucket)).collect());
     if worth_sharing(bytes) {
-        (0..Hashes::BUCKETS).into_par_iter().any(some_twice)
+        let buckets: Vec<Vec<Vec<u64>>> = buckets.collect();
+        buckets.into_par_iter().map_init(Vec::new, |table, bucket| some_twice(&bucket, table)).any(|twice| twice)
     } else {
-        (0..Hashes::BUCKETS).any(some_twice)
+        let mut table = Vec::new();
+        { buckets }.any(|bucket: Vec<Vec<u64>>| some_twice(&bucket, &mut table))
     }
+}
+
+/// As [`some_name_twice`], for one bucket. The table is an open one of the hashes' upper halves, placed by the lower ones; 0
+/// is a free place.
+fn some_twice(bucket: &[Vec<u64>], table: &mut Vec<u32>) -> bool {
+    let count: usize = bucket.iter().map(Vec::len).sum();
+    table.clear();
+    table.resize((count + count / 2 + 1).next_power_of_two(), 0);
+    let last = table.len() - 1;
+    bucket.iter().flatten().any(|hash| {
+        let mark = (hash >> 32) as u32 | 1;
+        let mut at = (*hash >> Hashes::BITS) as usize & last;
+        while table[at] != 0 && table[at] != mark {
+            at = (at + 1) & last;
+        }
+        std::mem::replace(&mut table[at], mark) == mark
+    })
 }
 
 #[cfg(test)]
@@ -230,7 +239,7 @@ mod tests {
         let flags: Vec<bool> = index.entries.iter().map(|e| e.non_finite).collect();
         // A key that starts like NaN only costs a parse.
         assert_eq!(flags, [true, true, true]);
-        assert_eq!(index.entries[1].body(text), br#"{"m": "-inf "}"#);
+        assert_eq!(index.entries.at(1).body(text), br#"{"m": "-inf "}"#);
     }
 
     #[test]

@@ -132,19 +132,19 @@ impl<'a> Walk<'a> {
         let is_gradient = |c: &Class| *c != Class::Forward;
         let first_backward = classes.iter().position(is_gradient).map(|i| i as u32);
         let last_backward = classes.iter().rposition(is_gradient).map(|i| i as u32);
-        let is_module = |e: &crate::scan::Entry| {
+        let is_module = |e: crate::scan::Entry| {
             let name = e.name(bytes);
             name.starts_with(b"Module.") || name.starts_with(b"Cell.")
         };
         let modules_only =
             !index.entries.is_empty() && (index.level.as_deref() == Some("L0") || index.entries.iter().all(is_module));
         // `data_mode: input`: the first records tell.
-        let has_output = |e: &crate::scan::Entry| crate::parse::field_text(e.body(bytes), "output").is_some();
+        let has_output = |e: crate::scan::Entry| crate::parse::field_text(e.body(bytes), "output").is_some();
         let mut bad = index.entries.notable().filter(|n| n.non_finite).peekable();
         let inputs_only = !index.entries.is_empty()
             && !index.entries.iter().take(LOOKED_AT).any(has_output)
             && bad.peek().is_some()
-            && !bad.any(|n| has_output(&index.entries[n.op as usize]));
+            && !bad.any(|n| has_output(index.entries.at(n.op as usize)));
         Self {
             bytes,
             index,
@@ -189,12 +189,12 @@ impl<'a> Walk<'a> {
     fn losses(&self) -> &FxHashMap<u64, bool> {
         self.losses.get_or_init(|| {
             let mut losses = FxHashMap::default();
-            let mut before = Class::Forward;
-            for (i, &class) in self.classes.iter().enumerate() {
-                if class == Class::Backward && before == Class::Forward {
-                    losses.insert(Call::of(&self.name(i as u32)).key(), losses.is_empty());
+            for noted in self.index.entries.noted() {
+                let before = noted.op.checked_sub(1).map_or(Class::Forward, |before| self.classes[before as usize]);
+                if before == Class::Forward && self.classes[noted.op as usize] == Class::Backward {
+                    let name = noted.name.map_or_else(|| self.name(noted.op), Cow::Borrowed);
+                    losses.insert(Call::of(&name).key(), losses.is_empty());
                 }
-                before = class;
             }
             losses
         })
@@ -204,7 +204,7 @@ impl<'a> Walk<'a> {
         let index: &'a Index = self.index;
         match index.entries.plain_name(op as usize) {
             Some(name) => Cow::Borrowed(name),
-            None => unescape(index.entries[op as usize].name(self.bytes)),
+            None => unescape(index.entries.at(op as usize).name(self.bytes)),
         }
     }
 
@@ -239,7 +239,7 @@ impl<'a> Walk<'a> {
             let raw = self.name(i);
             let name = OpName::parse(&raw);
             let part = Part::All { recorded: recorded(&name) };
-            let op = parser.op(self.index.entries[i as usize].body(self.bytes), part).ok();
+            let op = parser.op(self.index.entries.at(i as usize).body(self.bytes), part).ok();
             let operator = self.rules_of(&name);
             let state = self.states[i as usize];
             look(&Seen { i, raw: &raw, name, op, state, operator: &operator });
@@ -265,11 +265,7 @@ impl<'a> Walk<'a> {
             }
             return;
         }
-        let (mut bad, mut asked) = (0, 0);
-        for op in index.entries.notable() {
-            bad += usize::from(op.non_finite);
-            asked += usize::from(op.asked);
-        }
+        let (bad, asked) = (index.entries.bad(), index.entries.asked());
         self.graph.nodes.reserve(bad);
         self.values.reserve(bad);
         self.events.reserve(asked);
@@ -289,7 +285,7 @@ impl<'a> Walk<'a> {
     fn take(&mut self, i: u32, read: Read<&Op<'a>>) {
         let raw = self.name(i);
         match read {
-            Ok(op) if self.index.entries[i as usize].asked => self.communicate(i, &Call::of(&raw), op),
+            Ok(op) if self.index.entries.at(i as usize).asked => self.communicate(i, &Call::of(&raw), op),
             Ok(op) => {
                 let call = Call::of(&raw);
                 let rules = self.rules_of(&call.name);
@@ -310,9 +306,9 @@ impl<'a> Walk<'a> {
     }
 
     fn malformed(&mut self, op: u32, name: &str, stop: Stop) {
-        let body = self.index.entries[op as usize].body_at();
+        let body = self.index.entries.at(op as usize).body_at();
         let (offset, expected) = match stop {
-            Stop::End => (self.index.entries[op as usize].body(self.bytes).len(), "the rest of the record"),
+            Stop::End => (self.index.entries.at(op as usize).body(self.bytes).len(), "the rest of the record"),
             Stop::Unexpected { at, expected } => (at, expected),
         };
         let at = Position::find(self.bytes, body + offset);

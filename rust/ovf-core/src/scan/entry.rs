@@ -5,7 +5,7 @@
 //! the entries each part lists its [`Notable`] ops, with all that is needed to judge most of them without a look at
 //! the file again.
 
-use std::ops::{Index, Range};
+use super::place::Places;
 
 /// Instead of a place in [`Part::names`].
 pub(super) const UNNAMED: u32 = u32::MAX;
@@ -16,9 +16,8 @@ pub struct Entry {
     pub(super) name_at: usize,
     pub(super) body_len: usize,
     pub(super) name_len: u32,
+    /// From the end of the name to the body.
     pub(super) body_gap: u32,
-    /// Where its name stands in [`Part::names`], if it does.
-    pub(super) named_at: u32,
     /// Whether a non-finite token (bare or as text) stands anywhere in the body.
     pub non_finite: bool,
     /// Whether the caller asked for ops of this name.
@@ -43,11 +42,6 @@ impl Entry {
     #[must_use]
     pub fn body_at(&self) -> usize {
         self.name_at + self.name_len as usize + self.body_gap as usize
-    }
-
-    pub(super) fn named(&self) -> Range<usize> {
-        let at = self.named_at as usize;
-        at..at + self.name_len as usize
     }
 }
 
@@ -91,7 +85,7 @@ impl FormId {
     }
 }
 
-/// An op that holds something non-finite, or was asked for.
+/// An op that holds something non-finite, was asked for, or may name a loss.
 #[derive(Debug, Clone)]
 pub(super) struct Note {
     /// In its part.
@@ -99,6 +93,7 @@ pub(super) struct Note {
     /// In its part's lane.
     pub(super) form: FormId,
     pub(super) numbers_at: u32,
+    /// In [`Part::names`], or [`UNNAMED`].
     pub(super) named_at: u32,
     pub(super) name_len: u32,
     pub(super) non_finite: bool,
@@ -108,7 +103,8 @@ pub(super) struct Note {
 /// What was read from one place of the file on.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Part {
-    pub(super) entries: Vec<Entry>,
+    pub(super) places: Places,
+    /// By op.
     pub(super) notes: Vec<Note>,
     /// Names of the ops that will be looked at again, side by side: in the file each would be far from the next. Nothing
     /// where escapes or bytes that are not UTF-8 are in them.
@@ -117,6 +113,18 @@ pub(super) struct Part {
     pub(super) numbers: Vec<f64>,
     /// What the numbers of its forms count from.
     pub(super) first_form: u32,
+    /// How many of its ops hold something non-finite.
+    pub(super) bad: usize,
+    /// How many were asked for.
+    pub(super) asked: usize,
+}
+
+impl Part {
+    /// The name of one of its notes, if it holds neither escapes nor what is not UTF-8.
+    fn name(&self, note: &Note) -> Option<&str> {
+        let at = note.named_at as usize;
+        self.names.as_ref()?.get(at..at + note.name_len as usize)
+    }
 }
 
 /// An op that holds something non-finite, or was asked for.
@@ -153,7 +161,7 @@ impl Entries {
 
     pub(super) fn push(&mut self, part: Part) {
         self.starts.push(self.length);
-        self.length += part.entries.len();
+        self.length += part.places.len();
         self.parts.push(part);
     }
 
@@ -170,22 +178,44 @@ impl Entries {
     }
 
     /// The ops in file order.
-    pub fn iter(&self) -> impl Iterator<Item = &Entry> {
-        self.parts.iter().flat_map(|part| &part.entries)
+    pub fn iter(&self) -> impl Iterator<Item = Entry> {
+        self.parts.iter().flat_map(|part| part.places.iter())
+    }
+
+    /// One op, by its place in file order.
+    ///
+    /// # Panics
+    /// Where there is none.
+    #[must_use]
+    pub fn at(&self, op: usize) -> Entry {
+        let (part, at) = self.place(op);
+        part.places.at(at)
+    }
+
+    /// How many ops hold something non-finite.
+    pub(crate) fn bad(&self) -> usize {
+        self.parts.iter().map(|part| part.bad).sum()
+    }
+
+    /// How many ops were asked for.
+    pub(crate) fn asked(&self) -> usize {
+        self.parts.iter().map(|part| part.asked).sum()
     }
 
     /// The ops that hold something non-finite or were asked for, in file order.
     pub(crate) fn notable(&self) -> impl Iterator<Item = Notable<'_>> {
+        self.noted().filter(|note| note.non_finite || note.asked)
+    }
+
+    /// Those and, among others, every backward op that stands behind one that is none.
+    pub(crate) fn noted(&self) -> impl Iterator<Item = Notable<'_>> {
         self.parts.iter().zip(&self.starts).flat_map(|(part, &start)| {
             part.notes.iter().map(move |note| Notable {
                 op: (start + note.op as usize) as u32,
                 non_finite: note.non_finite,
                 asked: note.asked,
                 form: note.form.get().map(|form| form + part.first_form),
-                name: part.names.as_ref().and_then(|names| {
-                    let at = note.named_at as usize;
-                    names.get(at..at + note.name_len as usize)
-                }),
+                name: part.name(note),
                 numbers: part.numbers.get(note.numbers_at as usize..).unwrap_or_default(),
             })
         })
@@ -199,7 +229,8 @@ impl Entries {
     /// The name of an op, if it is at hand and holds neither escapes nor what is not UTF-8.
     pub(crate) fn plain_name(&self, op: usize) -> Option<&str> {
         let (part, at) = self.place(op);
-        part.names.as_ref()?.get(part.entries[at].named())
+        let note = part.notes.binary_search_by_key(&(at as u32), |note| note.op).ok()?;
+        part.name(&part.notes[note])
     }
 
     fn place(&self, op: usize) -> (&Part, usize) {
@@ -211,20 +242,10 @@ impl Entries {
     }
 }
 
-impl Index<usize> for Entries {
-    type Output = Entry;
-
-    fn index(&self, op: usize) -> &Entry {
-        let (part, at) = self.place(op);
-        &part.entries[at]
-    }
-}
-
 impl PartialEq for Entries {
     /// Whether the same ops stand at the same places: how they were read does not count.
     fn eq(&self, other: &Self) -> bool {
-        let same = |a: &Entry, b: &Entry| Entry { named_at: b.named_at, ..*a } == *b;
-        self.length == other.length && self.iter().zip(other.iter()).all(|(a, b)| same(a, b))
+        self.length == other.length && self.iter().eq(other.iter())
     }
 }
 

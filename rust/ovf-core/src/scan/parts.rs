@@ -16,6 +16,7 @@ use rustc_hash::FxHasher;
 
 use super::entry::{Class, Entry, FormId, Note, Part, UNNAMED};
 use super::form::Forms;
+use super::place::Places;
 use super::{Asked, Index, WATCH_EVERY};
 use crate::progress::Watch;
 use crate::structural::{Skipped, large_exponent, skip_container, starts_like_non_finite};
@@ -50,8 +51,8 @@ impl Hashes {
     pub(super) const BITS: u32 = 6;
     pub(super) const BUCKETS: usize = 1 << Self::BITS;
 
-    pub(super) fn bucket(&self, bucket: usize) -> &[u64] {
-        &self.0[bucket]
+    pub(super) fn take(&mut self, bucket: usize) -> Vec<u64> {
+        std::mem::take(&mut self.0[bucket])
     }
 
     fn push(&mut self, name: &[u8]) {
@@ -82,6 +83,8 @@ struct Lane {
     number: usize,
     forms: Forms,
     hashes: Hashes,
+    /// Ops of its largest part so far.
+    ops: usize,
 }
 
 #[derive(Default)]
@@ -156,6 +159,7 @@ pub(super) fn read_data(
     let lanes = lanes.end();
     let first_forms: Vec<u32> = lanes.iter().map(|lane| index.entries.take_forms(lane.forms.variants())).collect();
     hashes.extend(lanes.into_iter().map(|lane| lane.hashes));
+    index.classes.reserve(found.iter().map(|found| found.classes.len()).sum());
     let mut end = Ok(Reached::Closed);
     for found in found {
         index.ascii &= found.ascii;
@@ -169,10 +173,12 @@ pub(super) fn read_data(
 /// Reads from the name at `start` on.
 fn read_part(bytes: &[u8], start: usize, limit: Option<usize>, lanes: &Lanes, asked: &Asked, watch: &Watch) -> Found {
     let mut lane = lanes.take();
+    // PERF: most parts have about as many ops as the one before, and what grows is copied.
+    let room = lane.ops + lane.ops / 16;
     let mut found = Found {
-        part: Part::default(),
+        part: Part { places: Places::new(start, room), ..Part::default() },
         names: Vec::new(),
-        classes: Vec::new(),
+        classes: Vec::with_capacity(room),
         lane: lane.number,
         ascii: true,
         at: start,
@@ -181,6 +187,7 @@ fn read_part(bytes: &[u8], start: usize, limit: Option<usize>, lanes: &Lanes, as
     let mut cursor = Cursor::new(bytes, start);
     found.end = read_entries(&mut cursor, &mut found, limit, &mut lane, asked, watch);
     found.at = cursor.at;
+    lane.ops = lane.ops.max(found.part.places.len());
     let names = std::mem::take(&mut found.names);
     found.part.names = String::from_utf8(names).ok().filter(|names| memchr::memchr(b'\\', names.as_bytes()).is_none());
     lanes.give(lane);
@@ -227,17 +234,16 @@ fn read_entries(
         let (asked, class) = (asked(name), Class::of(name));
         found.classes.push(class);
         let name_len = name.len() as u32;
-        let mut named_at = UNNAMED;
         // The first backward op behind forward ones names a loss.
         let turns = class == Class::Backward && before == Class::Forward;
         before = class;
+        part.bad += usize::from(non_finite);
+        part.asked += usize::from(asked);
         if non_finite || asked || turns {
-            named_at = u32::try_from(found.names.len()).unwrap_or(UNNAMED);
+            let named_at = u32::try_from(found.names.len()).unwrap_or(UNNAMED);
             found.names.extend_from_slice(name);
-        }
-        if non_finite || asked {
             part.notes.push(Note {
-                op: part.entries.len() as u32,
+                op: part.places.len() as u32,
                 form: FormId::of(variant),
                 numbers_at: u32::try_from(numbers_at).unwrap_or(u32::MAX),
                 named_at,
@@ -246,12 +252,11 @@ fn read_entries(
                 asked,
             });
         }
-        part.entries.push(Entry {
+        part.places.push(Entry {
             name_at: range.start,
             body_len: cursor.at - body_at,
             name_len,
             body_gap: (body_at - range.end) as u32,
-            named_at,
             non_finite,
             asked,
         });
@@ -259,7 +264,7 @@ fn read_entries(
             cursor.expect(b'}', "',' or '}' after an op")?;
             return Ok(Reached::Closed);
         }
-        if part.entries.len().is_multiple_of(WATCH_EVERY) {
+        if part.places.len().is_multiple_of(WATCH_EVERY) {
             watch.advance((cursor.at - told) as u64);
             told = cursor.at;
             if watch.stopped() {
@@ -276,19 +281,13 @@ fn seams(cursor: Cursor) -> Vec<usize> {
     };
     let bytes = cursor.bytes;
     let finder = memchr::memmem::Finder::new(&seam);
-    let mut found = Vec::new();
-    let mut from = cursor.at + PART;
-    while from + PART < bytes.len() {
-        let searched = &bytes[from..bytes.len().min(from + SEARCHED)];
+    let wanted = (cursor.at + PART..bytes.len().saturating_sub(PART)).into_par_iter().step_by(PART);
+    let found = wanted.filter_map(|from| {
         // The seam ends with the quote that opens the name.
-        let quotes = finder.find_iter(searched).map(|at| from + at + seam.len() - 1);
-        if let Some(start) = { quotes }.find(|&at| looks_like_an_entry(Cursor::new(bytes, at))) {
-            found.push(start);
-            from = start;
-        }
-        from += PART;
-    }
-    found
+        let quotes = finder.find_iter(&bytes[from..from + SEARCHED]).map(|at| from + at + seam.len() - 1);
+        { quotes }.find(|&at| looks_like_an_entry(Cursor::new(bytes, at)))
+    });
+    found.collect()
 }
 
 /// The text between the first two ops, with the brace before and the quote behind it.

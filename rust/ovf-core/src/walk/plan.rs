@@ -177,7 +177,7 @@ impl<'a> Walk<'a> {
     }
 
     fn plan(&mut self, notable: &Notable<'a>, name: &'a str) -> Option<Plan<'a>> {
-        let body = self.index.entries[notable.op as usize].body(self.bytes);
+        let body = self.index.entries.at(notable.op as usize).body(self.bytes);
         let call = Call::of(name);
         let part = if notable.asked && !notable.non_finite {
             // What a finite communication gave back is not needed: its inputs say who takes part.

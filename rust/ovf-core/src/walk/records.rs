@@ -28,12 +28,12 @@ impl<'a> Records<'a> {
     /// The record is no record.
     pub(super) fn op(&mut self, i: u32) -> Read<&Op<'a>> {
         let part = self.part(i);
-        self.parser.op(self.index.entries[i as usize].body(self.bytes), part)
+        self.parser.op(self.index.entries.at(i as usize).body(self.bytes), part)
     }
 
     /// How much of an op is read. What a finite communication gave back is not needed: its inputs say who takes part.
     fn part(&self, i: u32) -> Part {
-        let entry = &self.index.entries[i as usize];
+        let entry = self.index.entries.at(i as usize);
         if entry.asked && !entry.non_finite && !self.all {
             return Part::Inputs;
         }

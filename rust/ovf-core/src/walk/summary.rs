@@ -312,7 +312,7 @@ impl Walk<'_> {
     /// Slot and maker of an op's inputs: the last op before it that gave out a value of the same dtype, shape and
     /// statistics.
     fn makers(&self, op: u32) -> Vec<(String, String)> {
-        let read = |i: u32| parse_op(self.index.entries[i as usize].body(self.bytes), Part::ALL);
+        let read = |i: u32| parse_op(self.index.entries.at(i as usize).body(self.bytes), Part::ALL);
         let Ok(reader) = read(op) else { return Vec::new() };
         let mut open: Vec<(String, &TensorStat)> = Vec::new();
         for argument in reader.arguments.iter().filter(|a| a.slot.field.is_input()) {
@@ -345,7 +345,7 @@ impl Walk<'_> {
     }
 
     fn record(&self, op: u32) -> (u64, u64) {
-        let entry = &self.index.entries[op as usize];
+        let entry = self.index.entries.at(op as usize);
         (entry.body_at() as u64, entry.body(self.bytes).len() as u64)
     }
 
@@ -385,7 +385,7 @@ impl Walk<'_> {
             if gradient && self.classes[i] != Class::Backward {
                 return false;
             }
-            let Ok(op) = parser.op(self.index.entries[i].body(self.bytes), Part::ALL) else { return false };
+            let Ok(op) = parser.op(self.index.entries.at(i).body(self.bytes), Part::ALL) else { return false };
             op.arguments.iter().any(|a| {
                 a.slot.field == Field::Output
                     && matches!(&a.value, Value::Tensor(t) if t.dtype == shape.0 && t.shape.as_slice() == shape.1 && t.has_statistics())
@@ -478,7 +478,7 @@ impl Walk<'_> {
             let i = next;
             next += 1;
             at += self.events[at..].iter().take_while(|e| e.communication.op < i).count();
-            let Ok(op) = parser.op(self.index.entries[i as usize].body(self.bytes), Part::ALL) else {
+            let Ok(op) = parser.op(self.index.entries.at(i as usize).body(self.bytes), Part::ALL) else {
                 at += self.events[at..].iter().take_while(|e| e.communication.op == i).count();
                 continue;
             };

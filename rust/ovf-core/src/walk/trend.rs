@@ -56,7 +56,7 @@ impl Walk<'_> {
         let mut before = Class::Forward;
         for (i, &class) in self.classes.iter().enumerate() {
             if class == Class::Backward && before == Class::Forward {
-                let raw = self.index.entries[i].name(self.bytes);
+                let raw = self.index.entries.at(i).name(self.bytes);
                 if let Some(at) = memchr::memmem::rfind(raw, b".backward") {
                     names.insert([&raw[..at], b".forward", &raw[at + b".backward".len()..]].concat());
                 }
@@ -68,7 +68,7 @@ impl Walk<'_> {
 
     /// The first output of an op, if it is a single number of a floating dtype.
     fn single_output(&self, i: u32) -> Option<Reading> {
-        let op = parse_op(self.index.entries[i as usize].body(self.bytes), Part::ALL).ok()?;
+        let op = parse_op(self.index.entries.at(i as usize).body(self.bytes), Part::ALL).ok()?;
         let value = op.arguments.iter().find_map(|a| match &a.value {
             Value::Tensor(t) if a.slot.field == Field::Output => Some(t),
             _ => None,
