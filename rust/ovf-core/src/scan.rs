@@ -26,8 +26,8 @@ pub use self::entry::{Entries, Entry};
 use self::entry::{FormId, Note, Part, UNNAMED};
 pub(crate) use self::form::kept_numbers;
 use self::parts::Hashes;
-use self::place::Places;
 pub(crate) use self::parts::worth_sharing;
+use self::place::Places;
 use crate::progress::Watch;
 use crate::token::{Cursor, Read, Stop};
 

@@ -19,7 +19,7 @@ mod summary;
 mod trend;
 
 use std::borrow::Cow;
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
 
 use rustc_hash::FxHashMap;
@@ -59,6 +59,8 @@ pub(crate) struct Walk<'a> {
     classes: &'a [Class],
     first_backward: Option<u32>,
     last_backward: Option<u32>,
+    /// See [`crate::scan::Entries::plain_name`].
+    near: Cell<usize>,
     /// See [`Walk::losses`]; the names of a rank without anything bad are never looked up.
     losses: OnceCell<FxHashMap<u64, bool>>,
     modules_only: bool,
@@ -152,6 +154,7 @@ impl<'a> Walk<'a> {
             classes,
             first_backward,
             last_backward,
+            near: Cell::new(0),
             losses: OnceCell::new(),
             modules_only,
             inputs_only,
@@ -202,7 +205,7 @@ impl<'a> Walk<'a> {
 
     fn name(&self, op: u32) -> Cow<'a, str> {
         let index: &'a Index = self.index;
-        match index.entries.plain_name(op as usize) {
+        match index.entries.plain_name(op as usize, &self.near) {
             Some(name) => Cow::Borrowed(name),
             None => unescape(index.entries.at(op as usize).name(self.bytes)),
         }

@@ -5,6 +5,8 @@
 //! the entries each part lists its [`Notable`] ops, with all that is needed to judge most of them without a look at
 //! the file again.
 
+use std::cell::Cell;
+
 use super::place::Places;
 
 /// Instead of a place in [`Part::names`].
@@ -120,6 +122,19 @@ pub(super) struct Part {
 }
 
 impl Part {
+    /// The note of an op, looked for from `near` on in steps that grow.
+    fn find(&self, op: u32, near: usize) -> Option<usize> {
+        let not_behind = |at: usize| self.notes.get(at).is_some_and(|note| note.op <= op);
+        let (mut from, mut step) = (if not_behind(near) { near } else { 0 }, 1);
+        while not_behind(from + step) {
+            from += step;
+            step *= 2;
+        }
+        let until = self.notes.len().min(from + step);
+        let found = self.notes.get(from..until)?.binary_search_by_key(&op, |note| note.op);
+        found.ok().map(|further| from + further)
+    }
+
     /// The name of one of its notes, if it holds neither escapes nor what is not UTF-8.
     fn name(&self, note: &Note) -> Option<&str> {
         let at = note.named_at as usize;
@@ -227,9 +242,12 @@ impl Entries {
     }
 
     /// The name of an op, if it is at hand and holds neither escapes nor what is not UTF-8.
-    pub(crate) fn plain_name(&self, op: usize) -> Option<&str> {
+    ///
+    /// PERF: `near` is where the last one stood among the notes of its part. Most are asked for in file order.
+    pub(crate) fn plain_name(&self, op: usize, near: &Cell<usize>) -> Option<&str> {
         let (part, at) = self.place(op);
-        let note = part.notes.binary_search_by_key(&(at as u32), |note| note.op).ok()?;
+        let note = part.find(at as u32, near.get())?;
+        near.set(note);
         part.name(&part.notes[note])
     }
 

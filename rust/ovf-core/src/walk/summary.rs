@@ -1,7 +1,5 @@
 //! The end of the walk: roots, terminals and trails of the graph, and how the file ended, as a [`Timeline`].
 
-use std::borrow::Cow;
-
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::call::{Call, api_key};
@@ -133,15 +131,12 @@ impl Walk<'_> {
     /// or, when that backward is in the dump and clean, the first bad thing themselves.
     fn settle_gradients(&mut self) {
         let open = std::mem::take(&mut self.gradients);
-        if open.is_empty() {
-            return;
-        }
-        let mut recorded: FxHashSet<u64> = FxHashSet::default();
-        for (i, class) in self.classes.iter().enumerate() {
-            if *class == Class::Backward {
-                recorded.insert(Call::of(&self.name(i as u32)).base_key);
-            }
-        }
+        // PERF: a look at all names, so only where one of these has no record before it.
+        let recorded = if open.iter().any(|(.., before)| before.is_none()) {
+            self.recorded_backwards()
+        } else {
+            FxHashSet::default()
+        };
         for (module, id, before) in open {
             let op = self.graph.node(id).op;
             let earlier = || {
@@ -155,6 +150,12 @@ impl Walk<'_> {
                 self.graph.node_mut(id).role = Role::Parameter;
             }
         }
+    }
+
+    /// Bases of the calls whose backward is in the dump.
+    fn recorded_backwards(&self) -> FxHashSet<u64> {
+        let backwards = self.classes.iter().zip(0..).filter(|(class, _)| **class == Class::Backward);
+        backwards.map(|(_, op)| Call::of(&self.name(op)).base_key).collect()
     }
 
     fn ending(&self) -> (Completeness, Option<Problem>) {
@@ -235,13 +236,7 @@ impl Walk<'_> {
             given.filter_map(|side| side.way.as_ref()).map(|way| &way.trail).chain(terminals.iter().map(|t| &t.trail));
         let mut ops: Vec<u32> = trails.flat_map(|t| t.head().iter().chain(t.tail())).copied().collect();
         ops.extend(self.events.iter().map(|e| e.communication.op));
-        // PERF: in the list of notable ops each name is near the last one.
-        let mut notable = self.index.entries.notable().peekable();
-        Names::of(ops, |op| {
-            while notable.next_if(|n| n.op < op).is_some() {}
-            let name = notable.peek().filter(|n| n.op == op).and_then(|n| n.name);
-            name.map_or_else(|| self.name(op), Cow::Borrowed)
-        })
+        Names::of(ops, |op| self.name(op))
     }
 
     /// The roots worth keeping, and where each stands in the list.
