@@ -907,6 +907,7 @@ class Rank:
         self.settle_weight_gradients()
         for node in self.masked_ends:  # 3
             node.role, node.real, node.seed = "promoted", True, True
+            self.states[node.op] = "origin"
         children = {id(n): [c for c in self.nodes if n in c.parents] for n in self.nodes}
         for node in self.nodes:  # 6: a gradient nobody absorbed or carried on
             carried = node.communicated or any(c.real for c in children[id(node)])
@@ -921,6 +922,9 @@ class Rank:
                 if blamed:
                     self.link(node.forward, node)
         self.spread_harm()
+        for node in self.nodes:
+            if not node.role and node.parents and self.states[node.op] == "origin":
+                self.states[node.op] = "propagated"  # what stands behind it explains it
         self.marks = [n for n in self.nodes if n.role and not n.parents]
         shown = [n.op for n in self.nodes if n.real or n.role in ("unexplained", "parameter")]
         self.first_bad = min(shown, default=None)
@@ -1171,8 +1175,6 @@ class Match:
 
     @property
     def state(self):
-        if not self.pair and len({m.api for m in self.members}) > 1:
-            return "type_mismatch"
         return "unmatched" if self.absent else "missing_ranks" if self.missing else "fully_matched"
 
     def gives(self, event):
@@ -1383,7 +1385,6 @@ def is_unseen(match):
         or (match.flow == "all" and not listed and fewer)
         or any(g.given and not g.given.known for g in givers)
         or all(g.given is None for g in givers)
-        or match.state == "type_mismatch"
     )
 
 
@@ -1699,7 +1700,7 @@ def communication(match):
         bad_out = match.gets(e) and e.receipt in DELIVERED
         rows["source" if bad_in else "propagated" if bad_out else "normal"].append(e.rank)
     verdict = next((v for v, n in verdicts.items() if n), None)
-    if verdict is None and match.state not in ("unmatched", "type_mismatch"):
+    if verdict is None and match.state != "unmatched":
         return None
     return {
         "api": match.api,

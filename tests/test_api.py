@@ -139,7 +139,7 @@ def stop():
     global sent
     sent = time.monotonic()
     signal.raise_signal(signal.SIGINT)
-threading.Timer(0.15, stop).start()
+threading.Timer(0.04, stop).start()
 try:
     ovf.find_first_overflow({str(folder)!r})
 except KeyboardInterrupt:

@@ -190,6 +190,7 @@ impl Reader<'_> {
     fn file(&mut self, out: &mut Expected) -> Result<(), End> {
         self.expect(b'{')?;
         if self.next()? == b'}' {
+            self.at += 1;
             return Ok(());
         }
         loop {
@@ -199,6 +200,7 @@ impl Reader<'_> {
             out.plain &= out.header.iter().all(|(k, _)| *k != key);
             if key == b"data" && self.next()? == b'{' {
                 out.has_data = true;
+                out.ops.clear();
                 out.header.push((key, None));
                 self.data(out)?;
             } else {
@@ -259,9 +261,12 @@ pub fn index(bytes: &[u8]) -> Expected {
         plain: true,
         header: Vec::new(),
     };
-    if let Err(end) = (Reader { bytes, at: 0 }).file(&mut out) {
-        out.end = end;
-    }
+    let mut reader = Reader { bytes, at: 0 };
+    out.end = match reader.file(&mut out) {
+        Err(end) => end,
+        Ok(()) if reader.next().is_ok() => End::Damaged(reader.at),
+        Ok(()) => End::Complete,
+    };
     let mut places: HashMap<Vec<u8>, usize> = HashMap::new();
     let mut kept: Vec<Op> = Vec::new();
     for op in std::mem::take(&mut out.ops) {

@@ -222,16 +222,11 @@ fn extend<T: PartialEq>(runs: &mut Vec<(T, u32)>, what: T, count: u32) {
 pub(crate) struct Draft {
     chart: Chart,
     known: FxHashMap<Look, u32>,
-    /// Ops that have a state.
-    done: u32,
 }
 
 impl Draft {
-    /// Notes the state of op `i` (ascending); ops that are left out are clean.
-    pub(crate) fn note(&mut self, i: u32, state: OpState, look: impl FnOnce() -> Look) {
-        extend(&mut self.chart.states, OpState::Clean, i.saturating_sub(self.done));
-        extend(&mut self.chart.states, state, 1);
-        self.done = i + 1;
+    /// Notes the look of the next op in file order, if ops of its state have one.
+    pub(crate) fn note(&mut self, state: OpState, look: impl FnOnce() -> Look) {
         if matches!(state, OpState::Clean | OpState::Unknown) {
             return;
         }
@@ -243,15 +238,14 @@ impl Draft {
         chart.seen.push(id);
     }
 
-    /// The chart of all `total` ops; nothing is known of them where the rank has no statistics.
-    pub(crate) fn finish(mut self, total: u32, has_statistics: bool) -> Chart {
-        if has_statistics {
-            extend(&mut self.chart.states, OpState::Clean, total.saturating_sub(self.done));
-        } else {
-            self.chart.states.clear();
+    /// The chart of a rank whose ops ended up in these states; no look is kept where it has no statistics.
+    pub(crate) fn finish(mut self, states: &[OpState], has_statistics: bool) -> Chart {
+        if !has_statistics {
             self.chart.looks.clear();
             self.chart.seen.clear();
-            extend(&mut self.chart.states, OpState::Unknown, total);
+        }
+        for run in states.chunk_by(PartialEq::eq) {
+            self.chart.states.push((run[0], run.len() as u32));
         }
         self.chart
     }
@@ -332,20 +326,20 @@ mod tests {
     }
 
     #[test]
-    fn ops_that_were_not_looked_at_are_clean() {
+    fn states_are_runs_and_looks_are_of_those_that_are_not_clean() {
+        use OpState::{Clean, Origin, Propagated, Unknown};
         let mut draft = Draft::default();
-        draft.note(2, OpState::Origin, Look::default);
-        draft.note(3, OpState::Propagated, Look::default);
-        draft.note(4, OpState::Propagated, Look::default);
-        let chart = draft.finish(7, true);
-        let expected = [(OpState::Clean, 2), (OpState::Origin, 1), (OpState::Propagated, 2), (OpState::Clean, 2)];
-        assert_eq!((chart.states.as_slice(), chart.seen), (expected.as_slice(), vec![0, 0, 0]));
-    }
-
-    #[test]
-    fn without_statistics_nothing_is_known() {
+        for state in [Clean, Origin, Propagated, Propagated] {
+            draft.note(state, Look::default);
+        }
+        let chart = draft.finish(&[Clean, Clean, Propagated, Propagated, Propagated, Clean], true);
+        assert_eq!(
+            (chart.states.as_slice(), chart.seen),
+            ([(Clean, 2), (Propagated, 3), (Clean, 1)].as_slice(), vec![0, 0, 0])
+        );
         let mut draft = Draft::default();
-        draft.note(1, OpState::Unknown, Look::default);
-        assert_eq!(draft.finish(4, false).states, [(OpState::Unknown, 4)]);
+        draft.note(Origin, Look::default);
+        let chart = draft.finish(&[Unknown; 4], false);
+        assert_eq!((chart.states.as_slice(), chart.seen.len()), ([(Unknown, 4)].as_slice(), 0));
     }
 }

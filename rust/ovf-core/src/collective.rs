@@ -38,10 +38,8 @@ pub enum MatchState {
     FullyMatched,
     /// A member's rank is not dumped.
     MissingRanks,
-    /// A member's rank is dumped, but this call is not in its record (cut list, scope).
+    /// A member's rank is dumped, but this call is not in its record (cut list, scope, another operation in its place).
     Unmatched,
-    /// The members called different operations.
-    TypeMismatch,
 }
 
 /// One member's record of a communication.

@@ -67,6 +67,13 @@ pub(crate) struct Entry {
     pub(crate) of_weight: bool,
 }
 
+impl Entry {
+    /// An overflow's value that the rank itself computed, or had from outside.
+    pub(crate) fn real(node: NodeId) -> Self {
+        Self { node, meaning: Meaning::Real, near: true, from_communication: false, of_weight: false }
+    }
+}
+
 /// Values by what identifies them, the most recent of each.
 #[derive(Debug, Default)]
 struct Maps {
@@ -314,16 +321,12 @@ mod tests {
         }
     }
 
-    fn real(node: NodeId) -> Entry {
-        Entry { node, meaning: Meaning::Real, near: true, from_communication: false, of_weight: false }
-    }
-
     #[test]
     fn the_most_recent_equal_value_is_the_source() {
         let mut values = Values::default();
         let nan = value(&[2, 3], f64::NAN, f64::NAN);
-        values.enter(&nan, real(1));
-        values.enter(&nan, real(2));
+        values.enter(&nan, Entry::real(1));
+        values.enter(&nan, Entry::real(2));
         let (id, link) = values.find(&nan, false, false).expect("found");
         assert_eq!((values.get(id).node, link), (2, Link::Exact));
         let view = value(&[6], f64::NAN, f64::NAN);
@@ -334,7 +337,7 @@ mod tests {
     #[test]
     fn absorbed_values_explain_nothing_near() {
         let mut values = Values::default();
-        values.enter(&value(&[3], f64::NAN, f64::NAN), real(1));
+        values.enter(&value(&[3], f64::NAN, f64::NAN), Entry::real(1));
         let (id, _) = values.find(&value(&[3], f64::NAN, f64::NAN), false, false).expect("found");
         values.absorb(id);
         assert!(values.find(&value(&[8], f64::NAN, f64::NAN), false, false).is_none());
@@ -343,17 +346,17 @@ mod tests {
     #[test]
     fn weights_and_masks_are_not_explained_by_what_is_near() {
         let mut values = Values::default();
-        values.enter(&value(&[3], f64::NAN, f64::NAN), real(1));
+        values.enter(&value(&[3], f64::NAN, f64::NAN), Entry::real(1));
         assert!(values.find(&value(&[8, 8], f64::NAN, f64::NAN), true, false).is_none());
         assert!(values.find(&value(&[5, 5], 0.0, f64::NEG_INFINITY), false, false).is_none());
-        values.enter(&value(&[9], f64::NAN, 1.0), Entry { from_communication: true, ..real(2) });
+        values.enter(&value(&[9], f64::NAN, 1.0), Entry { from_communication: true, ..Entry::real(2) });
         assert!(values.find(&value(&[8, 8], f64::NAN, f64::NAN), true, false).is_some());
     }
 
     #[test]
     fn slices_keep_telling_statistics() {
         let mut values = Values::default();
-        values.enter(&value(&[8], f64::INFINITY, -0.5), real(4));
+        values.enter(&value(&[8], f64::INFINITY, -0.5), Entry::real(4));
         assert_eq!(values.find(&value(&[4], f64::INFINITY, -0.5), false, false).map(|f| f.1), Some(Link::Reshaped));
     }
 
@@ -361,8 +364,8 @@ mod tests {
     fn what_overwritten_garbage_hid_is_found_again() {
         let mut values = Values::default();
         let nan = value(&[2, 3], f64::NAN, f64::NAN);
-        values.enter(&nan, real(1));
-        values.enter(&nan, Entry { meaning: Meaning::Garbage, ..real(2) });
+        values.enter(&nan, Entry::real(1));
+        values.enter(&nan, Entry { meaning: Meaning::Garbage, ..Entry::real(2) });
         values.overwrite(&nan);
         let (id, link) = values.find(&nan, false, false).expect("found");
         assert_eq!((values.get(id).node, link), (1, Link::Exact));
@@ -372,7 +375,7 @@ mod tests {
     fn gradients_are_not_computed_from_gradients_of_weights() {
         let mut values = Values::default();
         let nan = value(&[2, 3], f64::NAN, f64::NAN);
-        values.enter(&nan, Entry { of_weight: true, ..real(1) });
+        values.enter(&nan, Entry { of_weight: true, ..Entry::real(1) });
         assert!(values.find(&nan, false, true).is_none());
         assert!(values.find(&nan, false, false).is_some());
     }
@@ -380,7 +383,7 @@ mod tests {
     #[test]
     fn statistics_that_mirror_each_other_are_told_apart() {
         let mut values = Values::default();
-        values.enter(&value(&[4], 1.0, f64::NEG_INFINITY), Entry { meaning: Meaning::Intended, ..real(1) });
+        values.enter(&value(&[4], 1.0, f64::NEG_INFINITY), Entry { meaning: Meaning::Intended, ..Entry::real(1) });
         assert!(values.find(&value(&[7], f64::INFINITY, -1.0), false, false).is_none());
     }
 }

@@ -93,7 +93,8 @@ pub(crate) fn scan_until(bytes: &[u8], asked: &Asked, watch: &Watch) -> Index {
     };
     let mut cursor = Cursor::new(bytes, 0);
     let mut hashes = Vec::new();
-    if let Err(stop) = read_header(&mut cursor, &mut index, &mut hashes, asked, watch) {
+    let read = read_header(&mut cursor, &mut index, &mut hashes, asked, watch).and_then(|()| read_end(&mut cursor));
+    if let Err(stop) = read {
         if watch.stopped() {
             // Nobody will look at it, so nothing of it may cost anything: the place of a cut is found by counting lines.
             index.entries = Entries::default();
@@ -126,7 +127,11 @@ fn read_header(
         cursor.expect(b':', "':' after a key")?;
         match &cursor.bytes[key] {
             b"data" if cursor.peek()? == b'{' => {
+                // Of two the last counts, as Python's json has it.
                 index.has_data = true;
+                index.entries = Entries::default();
+                index.classes.clear();
+                hashes.clear();
                 parts::read_data(cursor, index, hashes, asked, watch)?;
             }
             b"task" => index.task = read_text(cursor)?,
@@ -138,6 +143,15 @@ fn read_header(
             return cursor.expect(b'}', "',' or '}'");
         }
     }
+}
+
+/// Only white space stands behind the outermost object.
+fn read_end(cursor: &mut Cursor) -> Read<()> {
+    cursor.skip_space();
+    if cursor.at == cursor.bytes.len() {
+        return Ok(());
+    }
+    Err(Stop::Unexpected { at: cursor.at, expected: "the end of the file" })
 }
 
 fn read_text(cursor: &mut Cursor) -> Read<Option<String>> {
@@ -186,7 +200,9 @@ fn last_of_each_name(bytes: &[u8], index: &mut Index, watch: &Watch) {
     let (bad, asked) = (kept.iter().filter(|e| e.non_finite).count(), kept.iter().filter(|e| e.asked).count());
     index.entries = Entries::default();
     let mut places = Places::new(0, kept.len());
-    kept.into_iter().for_each(|entry| places.push(entry));
+    for entry in kept {
+        places.push(entry);
+    }
     index.entries.push(Part { places, notes, bad, asked, ..Part::default() });
 }
 
@@ -267,6 +283,25 @@ mod tests {
         assert_eq!(index.duplicates, 2);
         let flags: Vec<bool> = index.entries.iter().map(|e| e.non_finite).collect();
         assert_eq!(flags, [false, true, true]);
+    }
+
+    #[test]
+    fn of_two_data_objects_the_last_counts() {
+        let text = br#"{"data": {"a": {"v": NaN}, "b": {}}, "data": {"c": {}, "a": {}}}"#;
+        let (names, index) = names(text);
+        assert_eq!((names, index.duplicates, index.classes.len()), (vec!["c".to_owned(), "a".to_owned()], 0, 2));
+        assert_eq!(index.entries.notable().count(), 0);
+    }
+
+    #[test]
+    fn text_behind_the_end_is_told() {
+        for (text, ending) in [
+            (&b"{\"data\": {\"a\": {}}} \n"[..], Ending::Complete),
+            (b"{\"data\": {\"a\": {}}} }", Ending::Damaged(20, "the end of the file")),
+            (b"{}\0", Ending::Damaged(2, "the end of the file")),
+        ] {
+            assert_eq!(scan(text).ending, ending);
+        }
     }
 
     #[test]

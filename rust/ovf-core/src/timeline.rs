@@ -96,6 +96,13 @@ pub struct Mark {
     pub before: Vec<(OpRef, (u64, u64))>,
 }
 
+impl Mark {
+    /// The event that brought its value here: the one that the order of ranks found (`demoted`), else its own.
+    pub(crate) fn delivered_by(&self, demoted: Option<u32>) -> Option<u32> {
+        demoted.or(self.event)
+    }
+}
+
 /// Ops along the rank's primary links, ends kept, middle counted.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Trail {
@@ -270,7 +277,15 @@ pub struct Counts {
 
 impl Counts {
     pub(crate) fn add(&mut self, state: OpState) {
-        *match state {
+        *self.of(state) += 1;
+    }
+
+    pub(crate) fn take(&mut self, state: OpState) {
+        *self.of(state) -= 1;
+    }
+
+    fn of(&mut self, state: OpState) -> &mut u32 {
+        match state {
             OpState::Clean => &mut self.clean,
             OpState::Origin => &mut self.origin,
             OpState::Propagated => &mut self.propagated,
@@ -278,7 +293,7 @@ impl Counts {
             OpState::Intended => &mut self.intended,
             OpState::Ignored => &mut self.ignored,
             OpState::Unknown => &mut self.unknown,
-        } += 1;
+        }
     }
 }
 

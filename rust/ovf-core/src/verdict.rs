@@ -17,7 +17,7 @@ mod tables;
 
 use rustc_hash::FxHashMap;
 
-use crate::collective::{Match, MatchState, Matching};
+use crate::collective::{Match, Matching};
 use crate::op::{Kinds, Rank};
 use crate::order::{Candidate, Ordering, Receipt, Source};
 use crate::report::{Certainty, Finding, FindingKind, RankOp, Report, SCHEMA_VERSION, Unreadable, Verdict};
@@ -81,7 +81,7 @@ pub(crate) fn assemble(
     wanted: Wanted,
     fill: impl FnOnce(&mut [Finding], &[Located]) + Send,
 ) -> Report {
-    let lacks = |m: &&Match| !m.absent.is_empty() || m.state == MatchState::TypeMismatch;
+    let lacks = |m: &&Match| !m.absent.is_empty();
     let asked = ordering.candidates.iter().any(|c| matches!(c.source, Source::Communication(..)));
     let mut a = Assembler {
         timelines,

@@ -304,7 +304,7 @@ impl<'a> Walk<'a> {
         self.counts.add(state);
         self.states[op as usize] = state;
         if let Some(chart) = &mut self.chart {
-            chart.note(op, state, look);
+            chart.note(state, look);
         }
     }
 

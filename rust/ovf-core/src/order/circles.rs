@@ -50,7 +50,7 @@ impl Back {
             let delivery = |event: &crate::timeline::Event| {
                 let given = event.given.as_ref()?;
                 match given.mark() {
-                    Some(mark) => demoted_by[mark as usize].or(timeline.marks[mark as usize].event),
+                    Some(mark) => timeline.marks[mark as usize].delivered_by(demoted_by[mark as usize]),
                     None => given.conditions().first().copied(),
                 }
             };

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use rayon::prelude::*;
 use smallvec::SmallVec;
 
-use crate::collective::{Match, MatchState, Matching, Member};
+use crate::collective::{Match, Matching, Member};
 use crate::op::{Kinds, Rank};
 use crate::order::acts::{Act, Acts, Role, What};
 use crate::order::{Candidate, CandidateSet, Ordering, Receipt, Source};
@@ -502,6 +502,5 @@ impl<'t> Replay<'t> {
             || should_give.iter().any(|r| !giver_ranks.contains(r))
             || givers.iter().any(|m| event_of(m).given.as_ref().is_some_and(|g| !g.judged))
             || givers.iter().all(|m| event_of(m).given.is_none())
-            || entry.state == MatchState::TypeMismatch
     }
 }

@@ -99,7 +99,9 @@ mod tests {
             Entry { name_at: 1000 + u32::MAX as usize, ..plain },
         ];
         let mut places = Places::new(1000, 0);
-        entries.iter().for_each(|&entry| places.push(entry));
+        for entry in entries {
+            places.push(entry);
+        }
         assert_eq!(places.iter().collect::<Vec<_>>(), entries);
         assert_eq!(places.long.len(), 5);
     }

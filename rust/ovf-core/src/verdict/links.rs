@@ -58,7 +58,7 @@ impl Links {
             next[mark as usize] += 1;
         }
         let delivered =
-            |(mark, demoted): (&crate::timeline::Mark, &Option<u32>)| demoted.or(mark.event).unwrap_or(NONE);
+            |(mark, demoted): (&crate::timeline::Mark, &Option<u32>)| mark.delivered_by(*demoted).unwrap_or(NONE);
         Self {
             ops: timeline.marks.iter().map(|mark| mark.at.op).collect(),
             delivered: timeline.marks.iter().zip(demoted_by).map(delivered).collect(),

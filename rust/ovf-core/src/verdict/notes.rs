@@ -95,12 +95,8 @@ impl Assembler<'_> {
                 demoted,
             );
         }
-        let unmatched: Vec<&Match> = self
-            .matching
-            .matches
-            .iter()
-            .filter(|m| matches!(m.state, MatchState::Unmatched | MatchState::TypeMismatch))
-            .collect();
+        let unmatched: Vec<&Match> =
+            self.matching.matches.iter().filter(|m| m.state == MatchState::Unmatched).collect();
         if !unmatched.is_empty() {
             let mut ranks: Vec<Rank> = unmatched.iter().flat_map(|m| m.absent.iter().copied()).collect();
             ranks.sort_unstable();

@@ -69,7 +69,7 @@ impl Assembler<'_> {
             return Some("intended");
         }
         // A rank that is not dumped leaves every call of its groups without a member; a note says that once.
-        matches!(entry.state, MatchState::Unmatched | MatchState::TypeMismatch).then_some("clean")
+        (entry.state == MatchState::Unmatched).then_some("clean")
     }
 
     fn communication(&self, entry: &Match, verdict: &'static str) -> CommunicationReport {

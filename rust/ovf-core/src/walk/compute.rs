@@ -113,7 +113,7 @@ impl<'a> Walk<'a> {
     /// Enters an op that computes something; `taken` is [`Taken::of`] it.
     pub(super) fn compute(&mut self, i: u32, call: &Call, op: &Op<'a>, rules: &OperatorRules, taken: &Taken) {
         for &at in &taken.overwritten {
-            if let Value::Tensor(t) = &op.arguments[at as usize].value {
+            if let Some(t) = tensor(op, at) {
                 self.values.overwrite(t);
             }
         }
@@ -275,10 +275,7 @@ impl<'a> Walk<'a> {
                 self.slots.entry(id).or_insert_with(|| slot.clone());
             }
             let near = !evidence.carries;
-            self.values.enter(
-                t,
-                provenance::Entry { node: id, meaning: *meaning, near, from_communication: false, of_weight: false },
-            );
+            self.values.enter(t, provenance::Entry { meaning: *meaning, near, ..provenance::Entry::real(id) });
         }
         let meaning = match judgement {
             Judgement::Intended => Meaning::Intended,
@@ -288,7 +285,7 @@ impl<'a> Walk<'a> {
         let near = meaning == Meaning::Real && !(judgement == Judgement::Unexplained && evidence.carries);
         for t in bad_outputs {
             let of_weight = name.direction == Direction::ParametersGrad;
-            self.values.enter(t, provenance::Entry { node: id, meaning, near, from_communication: false, of_weight });
+            self.values.enter(t, provenance::Entry { meaning, near, of_weight, ..provenance::Entry::real(id) });
         }
         if name.direction == Direction::Forward && (is_real || evidence.real || evidence.unexplained) {
             self.forwards.enter(call, id);
@@ -352,16 +349,7 @@ impl<'a> Walk<'a> {
                 let nan = Some(f64::NAN);
                 let written = TensorStat { max: nan, min: nan, mean: nan, norm: nan, keys: None, ..t.clone() };
                 self.graph.node_mut(id).real = true;
-                self.values.enter(
-                    &written,
-                    provenance::Entry {
-                        node: id,
-                        meaning: Meaning::Real,
-                        near: true,
-                        from_communication: false,
-                        of_weight: false,
-                    },
-                );
+                self.values.enter(&written, provenance::Entry::real(id));
             }
         }
     }

@@ -167,16 +167,7 @@ impl<'a> Walk<'a> {
             let id = self.graph.add(node);
             self.slots.insert(id, slot.clone());
             self.shapes.insert(id, Shapes { bad_in: Some(shape_of(t)), bad_out: None });
-            self.values.enter(
-                t,
-                provenance::Entry {
-                    node: id,
-                    meaning: Meaning::Real,
-                    near: true,
-                    from_communication: false,
-                    of_weight: false,
-                },
-            );
+            self.values.enter(t, provenance::Entry::real(id));
             self.given.push((event, id));
         }
         side
@@ -195,10 +186,8 @@ impl<'a> Walk<'a> {
         let id = self.graph.add(node);
         let meaning = if side.real { Meaning::Real } else { Meaning::Intended };
         for t in received.iter().filter_map(|&at| tensor(op, at)) {
-            self.values.enter(
-                t,
-                provenance::Entry { node: id, meaning, near: !unreliable, from_communication: true, of_weight: false },
-            );
+            let entry = provenance::Entry { meaning, near: !unreliable, ..provenance::Entry::real(id) };
+            self.values.enter(t, provenance::Entry { from_communication: true, ..entry });
         }
         self.got.push((event, id));
         side

@@ -17,9 +17,10 @@ use smallvec::SmallVec;
 use super::call::Call;
 use super::compute::Taken;
 use super::exchange::Prepared;
+use super::records::part_of;
 use super::{Walk, recorded};
 use crate::op::{Op, OpName, TensorStat, Value};
-use crate::parse::{Part, TensorNumbers, parse_with_places};
+use crate::parse::{TensorNumbers, parse_with_places};
 use crate::provenance::Values;
 use crate::rules::OperatorRules;
 use crate::scan::{Notable, kept_numbers};
@@ -179,12 +180,7 @@ impl<'a> Walk<'a> {
     fn plan(&mut self, notable: &Notable<'a>, name: &'a str) -> Option<Plan<'a>> {
         let body = self.index.entries.at(notable.op as usize).body(self.bytes);
         let call = Call::of(name);
-        let part = if notable.asked && !notable.non_finite {
-            // What a finite communication gave back is not needed: its inputs say who takes part.
-            Part::Inputs
-        } else {
-            Part::All { recorded: recorded(&call.name) }
-        };
+        let part = part_of(notable.asked, notable.non_finite, || recorded(&call.name));
         let (mut op, tensors) = parse_with_places(body, part)?;
         let kept = kept_of(body, &mut op, &tensors, &mut self.values)?;
         let rules = self.rules_of(&call.name);

@@ -31,17 +31,19 @@ impl<'a> Records<'a> {
         self.parser.op(self.index.entries.at(i as usize).body(self.bytes), part)
     }
 
-    /// How much of an op is read. What a finite communication gave back is not needed: its inputs say who takes part.
     fn part(&self, i: u32) -> Part {
         let entry = self.index.entries.at(i as usize);
-        if entry.asked && !entry.non_finite && !self.all {
-            return Part::Inputs;
-        }
         // PERF: only names that end so can be records of values; reading them all would cost as much as the record.
         let name = entry.name(self.bytes);
         let may_be = self.index.classes[i as usize] == Class::Gradient
             || name.ends_with(b".debug")
             || (self.has_escapes && name.contains(&b'\\'));
-        Part::All { recorded: may_be && recorded(&OpName::parse(&unescape(name))) }
+        let recorded = || may_be && recorded(&OpName::parse(&unescape(name)));
+        if self.all { Part::All { recorded: recorded() } } else { part_of(entry.asked, entry.non_finite, recorded) }
     }
+}
+
+/// How much of an op is read. What a finite communication (`asked`) gave back is not needed: its inputs say who takes part.
+pub(super) fn part_of(asked: bool, non_finite: bool, recorded: impl FnOnce() -> bool) -> Part {
+    if asked && !non_finite { Part::Inputs } else { Part::All { recorded: recorded() } }
 }

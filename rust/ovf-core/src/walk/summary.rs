@@ -31,6 +31,8 @@ impl Walk<'_> {
     pub(crate) fn finish(&mut self, rank: Rank, label: &str) -> Timeline {
         self.settle_gradients();
         for id in std::mem::take(&mut self.intended_terminal) {
+            let op = self.graph.node(id).op;
+            self.restate(op, OpState::Origin);
             let node = self.graph.node_mut(id);
             node.role = Role::Promoted;
             node.real = true;
@@ -38,6 +40,7 @@ impl Walk<'_> {
         }
         self.seed_unread_gradients();
         self.graph.resolve();
+        self.restate_explained();
         let roots = self.graph.roots();
         let (marks, mark_of, omitted) = self.marks(&roots);
         let mark_at = |node: NodeId| mark_of.get(&roots[node as usize]).copied();
@@ -90,7 +93,7 @@ impl Walk<'_> {
             self.notes.push(format!("{} op names stand twice; the last record of each counts", self.index.duplicates));
         }
         let chart = self.chart.take().map(|draft| {
-            let mut chart = draft.finish(total, self.has_statistics);
+            let mut chart = draft.finish(&self.states, self.has_statistics);
             chart.take_names((0..total).map(|op| (self.name(op), self.phase(op))));
             chart
         });
@@ -125,6 +128,24 @@ impl Walk<'_> {
             strip: None,
             chart,
         }
+    }
+
+    /// Whatever looked like an origin when it was met, and what came behind it explains.
+    fn restate_explained(&mut self) {
+        for id in 0..self.graph.nodes.len() {
+            let node = &self.graph.nodes[id];
+            if node.role == Role::Plain && node.primary().is_some() && self.states[node.op as usize] == OpState::Origin
+            {
+                self.restate(node.op, OpState::Propagated);
+            }
+        }
+    }
+
+    /// Changes the state of an op.
+    fn restate(&mut self, op: u32, state: OpState) {
+        self.counts.take(self.states[op as usize]);
+        self.counts.add(state);
+        self.states[op as usize] = state;
     }
 
     /// Weight gradients whose module's backward did not follow: the consequence of an earlier record of the module,
