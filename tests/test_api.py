@@ -130,7 +130,7 @@ def test_interrupting_stops_soon(tmp_path):
     folder.mkdir()
     with (folder / "dump.json").open("w") as file:
         file.write('{"task": "statistics", "data": {"a.0.forward": {}')
-        for i in range(250_000):
+        for i in range(500_000):
             file.write(f',\n"Torch.log.{i}.forward": {record}')
         file.write("}}")
     code = f"""
@@ -141,7 +141,7 @@ def stop():
     signal.raise_signal(signal.SIGINT)
 threading.Timer(0.04, stop).start()
 try:
-    ovf.find_first_overflow({str(folder)!r})
+    ovf.find_first_overflow({str(folder)!r}, threads=1)
 except KeyboardInterrupt:
     print(time.monotonic() - sent)
 """

@@ -48,7 +48,7 @@ def test_each_op_is_a_cell_where_they_fit(tmp_path):
     write_rank(tmp_path / "step0" / "rank0", data)
     write_rank(tmp_path / "step0" / "rank1", {"Torch.a.0.forward": op([], [t(1.0, 0.0)])})
     _, (_, first, second) = screen(tmp_path)
-    assert (first.split()[-1], second.split()[-1]) == ("·◆▒█▓", "·")
+    assert (first.split()[-1], second.split()[-1]) == ("·◆▒██", "·")
 
 
 def test_without_unicode_and_without_room():

@@ -239,13 +239,16 @@ def op_table(
     return _core.op_table(paths, chosen, ranks=wanted, rules=rules, threads=threads, map=may_map(mmap))
 
 
-def cross_rank(path: StrPaths, *, step: int | str | None = None, rules: StrPath | None = None) -> dict[str, Any]:
+def cross_rank(
+    path: StrPaths, *, step: int | str | None = None, rules: StrPath | None = None, threads: int | None = None
+) -> dict[str, Any]:
     """For each communication with a bad value: who sent it, who got it, who has nothing bad.
 
     Args:
         path: As for `find_first_overflow`.
         step: As there.
         rules: As there.
+        threads: As there.
 
     Returns:
         `{op_name: {"source_ranks", "propagated_ranks", "normal_ranks", "total_ranks"}}`, sorted lists of global
@@ -255,7 +258,7 @@ def cross_rank(path: StrPaths, *, step: int | str | None = None, rules: StrPath 
     Raises:
         FileNotFoundError, ovf.DumpFormatError, ValueError, OSError: As for `find_first_overflow`.
     """
-    report = find_first_overflow(path, step=step, rules=rules)
+    report = find_first_overflow(path, step=step, rules=rules, threads=threads)
     table: dict[str, Any] = {}
     for c in report.communications:
         if not c.source_ranks and not c.propagated_ranks:

@@ -15,6 +15,7 @@ from ovf.cli.options import (
     paths_of,
     rules_option,
     step_option,
+    threads_option,
 )
 from ovf.cli.screen import USAGE, console_for, json_out
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 @output_option("A folder for cross_rank_analysis.json.")
 @step_option
 @rules_option
+@threads_option
 @click.option("--json", "as_json", is_flag=True, help="Print the JSON instead of the table.")
 def ranks(
     paths: tuple[str, ...],
@@ -35,17 +37,18 @@ def ranks(
     output: Path | None,
     step: str | None,
     rules: Path | None,
+    threads: int | None,
     as_json: bool,
 ) -> None:
     """For each communication: which ranks sent something bad, which got it, which have nothing bad."""
     dump = paths_of(paths, input_path)
     if as_json or output is not None:
-        table = ovf.cross_rank(dump, step=step, rules=rules)
+        table = ovf.cross_rank(dump, step=step, rules=rules, threads=threads)
         json_out(table, output, "cross_rank_analysis.json", local_folders(dump))
         sys.exit(1 if table else 0)
     from ovf.render.communications import communications_table  # noqa: PLC0415 - only for this form
 
-    report = ovf.find_first_overflow(dump, step=step, rules=rules)
+    report = ovf.find_first_overflow(dump, step=step, rules=rules, threads=threads)
     console = console_for()
     if report.communications:
         console.print(communications_table(report.communications))
