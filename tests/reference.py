@@ -12,6 +12,7 @@ import itertools
 import json
 import math
 import re
+import sys
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -272,6 +273,9 @@ def statistic(value):
             value = math.nan if bare == "nan" else -math.inf if text[0] == "-" else math.inf
         elif not re.match(r"[+-]?[0-9.]", text):
             return None
+        else:
+            with contextlib.suppress(ValueError):  # digits are a large number at most
+                value = max(-sys.float_info.max, min(float(value), sys.float_info.max))
     try:
         number = None if value is None else as_float(value)
     except (TypeError, ValueError):

@@ -298,6 +298,16 @@ def test_odd_but_valid_content_is_read(tmp_path):
     assert "1 op names stand twice" in done.stdout
 
 
+def test_links_whose_end_is_gone_are_ranks_that_cannot_be_read(tmp_path):
+    step = write_step(tmp_path / "step0", {0: FINE})
+    (step / "rank1").symlink_to(tmp_path / "other_host" / "rank1")
+    (step / "rank2.ovfs").symlink_to(tmp_path / "other_host" / "rank2.ovfs")
+    done = run("check", step)
+    assert done.returncode == 2
+    assert "rank1/dump.json" in done.stdout
+    assert "rank2.ovfs" in done.stdout
+
+
 def test_a_missing_dump_and_an_unreadable_folder(tmp_path):
     step = write_step(tmp_path / "step0", {0: BAD})
     (step / "rank1").mkdir()

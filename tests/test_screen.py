@@ -71,6 +71,17 @@ def test_many_ranks_are_grouped(tmp_path):
     assert rows[-1].strip().startswith("ranks 98-99")
 
 
+@pytest.mark.parametrize("ops", [3, 99, 150, 230, 256, 257, 301, 700])
+def test_the_only_origin_is_the_diamond(tmp_path, ops):
+    for at in {0, 1, ops // 3, ops // 2, ops - 2, ops - 1}:
+        names = [f"Torch.a.{i}.forward" for i in range(ops)]
+        data = dict.fromkeys(names, op([t(1.0, 0.0)], [t(1.0, 0.0)]))
+        data[names[at]] = op([t(1.0, 0.0)], [t(NAN, NAN)])
+        write_rank(tmp_path / f"{at}" / "rank0", {**data, **loss_chain()})
+        _, (_, row) = screen(tmp_path / f"{at}")
+        assert (row.count("◆"), row.count("▓")) == (1, 0), at
+
+
 def test_a_clean_step_has_no_map():
     assert screen(DATA / "clean_log_mask")[1] == []
 

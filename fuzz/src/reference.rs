@@ -540,7 +540,9 @@ fn quoted(raw: &[u8]) -> Option<f64> {
     match bare.to_ascii_lowercase().as_str() {
         "nan" => Some(f64::NAN),
         "inf" | "infinity" => Some(if text.starts_with('-') { f64::NEG_INFINITY } else { f64::INFINITY }),
-        _ if bare.starts_with(|c: char| c.is_ascii_digit() || c == '.') => text.parse().ok(),
+        _ if bare.starts_with(|c: char| c.is_ascii_digit() || c == '.') => {
+            text.parse().ok().map(|value: f64| value.clamp(f64::MIN, f64::MAX))
+        }
         _ => None,
     }
 }

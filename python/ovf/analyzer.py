@@ -302,6 +302,7 @@ def trace_rank(
         ValueError: No such rank or step.
         FileNotFoundError, ovf.DumpFormatError, ValueError, OSError: As for `find_first_overflow`.
     """
+    others = ""
     if is_elsewhere(path):
         from ovf.remote.analysis import trace  # noqa: PLC0415 - only for these places
 
@@ -309,10 +310,12 @@ def trace_rank(
     else:
         found = _core.discover(path)
         index = choose([row[:2] for row in found], step, [path])[0]
+        if step is None and len(found) > 1:
+            others = f"only {found[index][1]} was traced, of {len(found)} steps: choose another with step"
         text, outputs = _core.trace(path, index, one_rank(found[index][-1], rank, path), rules=rules)
     data = _loaded(text)
     anomalies = [_anomaly(a, o) for a, o in zip(data["anomalies"], outputs, strict=True)]
-    warnings = []
+    warnings = [others] if others else []
     if anomalies and anomalies[0]["input_has_nan"]:
         warnings.append(
             "the first candidate's input is bad already: it was bad before the dump began, an op left out of the "

@@ -182,6 +182,7 @@ def check(
     to_folder = output is not None and not output.suffix
     if output is not None and not to_folder and form != "msprobe":
         _write_file(report, form, output, folders, parents=False, seconds=seconds, top=top, verbose=verbose)
+        complain(f"wrote {output}", quiet=quiet)
     elif not quiet and form != "msprobe" and not (to_folder and form != "text"):
         _print(report, form, seconds=seconds, top=top, verbose=verbose, color=color)
     if form == "msprobe" or (to_folder and form == "text"):

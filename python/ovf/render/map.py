@@ -85,12 +85,19 @@ def _row(group: Sequence[RankSummary], width: int, ops: int, first: tuple[int, i
         strip = rank.strip or ""
         cells = len(strip)
         for column in range(min(width, -(-rank.ops * width // ops))):
-            # Cells whose first op lies in the column; where cells are wider than columns, the one that covers it.
-            start, end = column * ops // width, max((column + 1) * ops // width, column * ops // width + 1)
-            low = min(start * cells // rank.ops, cells - 1)
-            high = max(low + 1, -(-min(end, rank.ops) * cells // rank.ops))
+            # Cells whose first op lies in the column; where none does, the one that covers it.
+            start, end = column * ops // width, (column + 1) * ops // width
+            low, high = (-(-min(op, rank.ops) * cells // rank.ops) for op in (start, end))
+            if low == high:
+                low -= 1
             worst = max(_ORDER.index(state) for state in strip[low:high])
             row[column] = max(row[column], worst)
         if rank.rank == first[0]:
-            row[min(first[1] * width // ops, width - 1)] = _ORDER.index("F")
+            cell = _part_of(first[1], rank.ops, cells)
+            row[_part_of(cell * rank.ops // cells, ops, width)] = _ORDER.index("F")
     return "".join(_ORDER[state] for state in row)
+
+
+def _part_of(op: int, ops: int, parts: int) -> int:
+    """The part that an op falls into, when part `p` begins at op `p * ops // parts`."""
+    return ((op + 1) * parts - 1) // ops

@@ -6,10 +6,12 @@
 //! Both files name forward records only (backward and `parameters_grad` names are looked up as the forward of the
 //! same number, and a `parameters_grad` without one as number 0). Layouts: `docs/dump-format.md`, stack and construct.
 
+use std::borrow::Cow;
 use std::rc::Rc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::op::{Direction, OpName};
 use crate::rules::Rules;
@@ -17,6 +19,8 @@ use crate::token::{Cursor, Read, unescape};
 
 /// Longest module chain that is followed.
 const CHAIN_LIMIT: usize = 1000;
+/// Bytes of a usual line of `construct.json`.
+const LINE: usize = 80;
 
 /// One line of the call stack, innermost first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,14 +55,87 @@ pub struct Context {
     pub stack: Vec<String>,
 }
 
+/// The parent of each record that has a line in `construct.json`.
+///
+/// PERF: a large rank has millions of lines, and few are asked for: only where each begins is kept, by its key's hash.
+struct Parents<'b> {
+    bytes: &'b [u8],
+    lines: FxHashMap<u64, usize>,
+}
+
+impl<'b> Parents<'b> {
+    /// A cut file gives what stands before the cut.
+    fn of(construct: Option<&'b [u8]>) -> Self {
+        let mut parents = Self { bytes: construct.unwrap_or_default(), lines: FxHashMap::default() };
+        parents.lines.reserve(parents.bytes.len() / LINE);
+        let _ = parents.read();
+        parents
+    }
+
+    fn read(&mut self) -> Read<()> {
+        let mut cursor = Cursor::new(self.bytes, 0);
+        cursor.expect(b'{', "an object")?;
+        if cursor.eat(b'}')? {
+            return Ok(());
+        }
+        loop {
+            let start = cursor.at;
+            let (key, _) = line(&mut cursor)?;
+            self.lines.insert(xxh3_64(key.as_bytes()), start);
+            if !cursor.eat(b',')? {
+                return cursor.expect(b'}', "'}'");
+            }
+        }
+    }
+
+    fn line(&self, name: &str) -> Option<Line<'b>> {
+        let start = *self.lines.get(&xxh3_64(name.as_bytes()))?;
+        line(&mut Cursor::new(self.bytes, start)).ok().filter(|(key, _)| key == name)
+    }
+
+    /// Whether the file has a line for a record.
+    fn know(&self, name: &str) -> bool {
+        self.line(name).is_some()
+    }
+
+    fn of_record(&self, name: &str) -> Option<Cow<'b, str>> {
+        self.line(name)?.1
+    }
+}
+
+/// A record and its parent.
+type Line<'b> = (Cow<'b, str>, Option<Cow<'b, str>>);
+
+fn line<'b>(cursor: &mut Cursor<'b>) -> Read<Line<'b>> {
+    let key = cursor.string()?;
+    cursor.expect(b':', "':'")?;
+    // `[parent, micro_step]` since Megatron support; null and "" both mean no parent.
+    let listed = cursor.peek()? == b'[';
+    if listed {
+        cursor.at += 1;
+    }
+    let parent = if cursor.peek()? == b'"' {
+        let range = cursor.string()?;
+        Some(unescape(&cursor.bytes[range])).filter(|p| !p.is_empty())
+    } else {
+        if !(listed && cursor.peek()? == b']') {
+            cursor.skip_value()?;
+        }
+        None
+    };
+    if listed {
+        while cursor.eat(b',')? {
+            cursor.skip_value()?;
+        }
+        cursor.expect(b']', "']'")?;
+    }
+    Ok((unescape(&cursor.bytes[key]), parent))
+}
+
 /// Looks up all `names` in one pass over each file.
 #[must_use]
 pub(crate) fn contexts(construct: Option<&[u8]>, stack: Option<&[u8]>, names: &[&str]) -> Vec<Context> {
-    let mut parents: FxHashMap<String, Option<String>> = FxHashMap::default();
-    if let Some(bytes) = construct {
-        // A cut file gives what stands before the cut.
-        let _ = read_construct(bytes, &mut parents);
-    }
+    let parents = Parents::of(construct);
     let forwards: Vec<Vec<String>> = names.iter().map(|n| spellings(n)).collect();
     let wanted: FxHashSet<&str> = forwards.iter().flatten().map(String::as_str).collect();
     let mut lines: FxHashMap<String, Vec<String>> = FxHashMap::default();
@@ -96,10 +173,7 @@ pub(crate) fn sites<'n>(
     rules: &Rules,
     mut each: impl FnMut(Site),
 ) {
-    let mut parents: FxHashMap<String, Option<String>> = FxHashMap::default();
-    if let Some(bytes) = construct {
-        let _ = read_construct(bytes, &mut parents);
-    }
+    let parents = Parents::of(construct);
     let mut codes: FxHashMap<String, Rc<Site>> = FxHashMap::default();
     if let Some(bytes) = stack {
         let _ = read_stack(bytes, &|_| true, &mut |names, lines| {
@@ -112,7 +186,8 @@ pub(crate) fn sites<'n>(
     }
     for name in names {
         let spellings = spellings(&name);
-        let module = spellings.iter().find_map(|s| parents.get(s)).cloned().flatten();
+        let known = spellings.iter().find(|s| parents.know(s));
+        let module = known.and_then(|s| parents.of_record(s)).map(Cow::into_owned);
         let inner = spellings.iter().find_map(|s| codes.get(s)).map(|s| (**s).clone()).unwrap_or_default();
         each(Site { module, ..inner });
     }
@@ -134,58 +209,22 @@ fn spellings(name: &str) -> Vec<String> {
     all
 }
 
-fn chain(parents: &FxHashMap<String, Option<String>>, name: &str, spellings: &[String]) -> Vec<String> {
+fn chain(parents: &Parents, name: &str, spellings: &[String]) -> Vec<String> {
     let mut chain = vec![name.to_owned()];
-    let Some(start) = spellings.iter().find(|s| parents.contains_key(*s)) else {
+    let Some(start) = spellings.iter().find(|s| parents.know(s)) else {
         return chain;
     };
-    let mut seen: FxHashSet<&str> = FxHashSet::default();
-    let mut at = start.as_str();
-    seen.insert(at);
-    while let Some(Some(parent)) = parents.get(at) {
-        if chain.len() > CHAIN_LIMIT || !seen.insert(parent) {
+    let mut seen: FxHashSet<String> = FxHashSet::default();
+    seen.insert(start.clone());
+    let mut next = parents.of_record(start);
+    while let Some(parent) = next {
+        if chain.len() > CHAIN_LIMIT || !seen.insert(parent.clone().into_owned()) {
             break; // a circle in the file
         }
-        chain.push(parent.clone());
-        at = parent;
+        next = parents.of_record(&parent);
+        chain.push(parent.into_owned());
     }
     chain
-}
-
-fn read_construct(bytes: &[u8], parents: &mut FxHashMap<String, Option<String>>) -> Read<()> {
-    let mut cursor = Cursor::new(bytes, 0);
-    cursor.expect(b'{', "an object")?;
-    if cursor.eat(b'}')? {
-        return Ok(());
-    }
-    loop {
-        let key = cursor.string()?;
-        cursor.expect(b':', "':'")?;
-        // `[parent, micro_step]` since Megatron support; null and "" both mean no parent.
-        let listed = cursor.peek()? == b'[';
-        if listed {
-            cursor.at += 1;
-        }
-        let parent = if cursor.peek()? == b'"' {
-            let range = cursor.string()?;
-            Some(unescape(&bytes[range]).into_owned()).filter(|p| !p.is_empty())
-        } else {
-            if !(listed && cursor.peek()? == b']') {
-                cursor.skip_value()?;
-            }
-            None
-        };
-        if listed {
-            while cursor.eat(b',')? {
-                cursor.skip_value()?;
-            }
-            cursor.expect(b']', "']'")?;
-        }
-        parents.insert(unescape(&bytes[key]).into_owned(), parent);
-        if !cursor.eat(b',')? {
-            return cursor.expect(b'}', "'}'");
-        }
-    }
 }
 
 fn read_stack(

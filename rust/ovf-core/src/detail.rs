@@ -6,6 +6,8 @@
 //! machine, the details of every op that may be asked for ([`asked`]) are read at once, by the same function, and
 //! travel with it ([`crate::encoding`]).
 
+use std::fmt::Write;
+
 use serde::{Deserialize, Serialize};
 
 use crate::context::contexts;
@@ -101,11 +103,42 @@ fn forward_record<'b>(bytes: &'b [u8], name: &OpName) -> Option<&'b [u8]> {
     } else {
         format!("\"{}.{number}.forward\"", name.base)
     };
-    let at = memchr::memmem::find(bytes, forward.as_bytes())?;
-    let mut cursor = Cursor::new(bytes, at + forward.len());
+    let find = |key: &str| Some(memchr::memmem::find(bytes, key.as_bytes())? + key.len());
+    let behind = find(&forward).or_else(|| if forward.is_ascii() { None } else { find(&in_ascii(&forward)) })?;
+    let mut cursor = Cursor::new(bytes, behind);
     cursor.expect(b':', "':'").ok()?;
     cursor.skip_space();
     let start = cursor.at;
     cursor.skip_value().ok()?;
     bytes.get(start..cursor.at)
+}
+
+/// A text as Python's `json` writes it by default: what is not ASCII as UTF-16 in `\u` escapes.
+fn in_ascii(text: &str) -> String {
+    let mut out = String::with_capacity(2 * text.len());
+    for c in text.chars() {
+        if c.is_ascii() {
+            out.push(c);
+        } else {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                let _ = write!(out, "\\u{unit:04x}");
+            }
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_forward_call_is_found_however_its_name_is_written() {
+        let name = OpName::parse("Module.模😀.L.backward.0");
+        let plain = "{\"Module.模😀.L.forward.0\": {\"a\": 1}}";
+        assert_eq!(forward_record(plain.as_bytes(), &name), Some(&b"{\"a\": 1}"[..]));
+        let escaped = r#"{"Module.\u6a21\ud83d\ude00.L.forward.0": {"a": 1}}"#;
+        assert_eq!(forward_record(escaped.as_bytes(), &name), Some(&b"{\"a\": 1}"[..]));
+        assert_eq!(forward_record(b"{}", &name), None);
+    }
 }

@@ -8,6 +8,8 @@
 //! absorbs, the loss, the gradient norm, a state written after the last backward, or the last value of the file.
 //! Everything else ends on the rank and is *healed*.
 
+use std::cell::RefCell;
+
 use smallvec::{SmallVec, smallvec};
 
 use crate::op::Kinds;
@@ -89,6 +91,8 @@ impl Node {
 #[derive(Debug, Default)]
 pub(crate) struct Graph {
     pub(crate) nodes: Vec<Node>,
+    /// For each node one that stands on its way to the root, else itself: ways that were gone once are not gone again.
+    above: RefCell<Vec<NodeId>>,
 }
 
 impl Graph {
@@ -126,6 +130,9 @@ impl Graph {
         if self.root(parent) == self.root(child) {
             return false;
         }
+        if self.node(child).primary().is_some() {
+            self.above.borrow_mut().clear();
+        }
         let node = self.node_mut(child);
         node.role = Role::Plain;
         node.parents = smallvec![parent];
@@ -134,15 +141,26 @@ impl Graph {
     }
 
     /// The root a node's primary parents lead to (itself, when it has none).
-    pub(crate) fn root(&self, mut id: NodeId) -> NodeId {
+    pub(crate) fn root(&self, id: NodeId) -> NodeId {
+        let mut above = self.above.borrow_mut();
+        let known = above.len() as NodeId;
+        above.extend(known..self.nodes.len() as NodeId);
+        let mut root = id;
         // Adoption can point forward, never in a circle; the bound only guards against a mistake here.
         for _ in 0..=self.nodes.len() {
-            match self.node(id).primary() {
-                Some(parent) => id = parent,
-                None => break,
+            let next = above[root as usize];
+            let next = if next == root { self.node(root).primary().unwrap_or(root) } else { next };
+            if next == root {
+                break;
             }
+            above[root as usize] = next;
+            root = next;
         }
-        id
+        let mut at = id;
+        while at != root {
+            at = std::mem::replace(&mut above[at as usize], root);
+        }
+        root
     }
 
     /// Spreads harm from the seeds to their ancestors.

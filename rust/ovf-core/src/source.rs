@@ -187,8 +187,12 @@ fn rank_folders(folder: &Path, entries: &[String], tree: &impl Tree) -> Option<(
     let mut numbered: Vec<(Rank, &String)> = Vec::new();
     let mut processes: Vec<(u64, &String)> = Vec::new();
     let mut odd = Vec::new();
-    let summaries: Vec<(Rank, &String)> =
-        entries.iter().filter_map(|n| Some((summary_rank(n).filter(|_| tree.is_file(&folder.join(n)))?, n))).collect();
+    // A link whose end is gone (another host's disk) is a rank that cannot be read, not one that was never there.
+    let is_gone = |name: &String| !tree.is_folder(&folder.join(name)) && !tree.is_file(&folder.join(name));
+    let summaries: Vec<(Rank, &String)> = entries
+        .iter()
+        .filter_map(|n| Some((summary_rank(n).filter(|_| !tree.is_folder(&folder.join(n)))?, n)))
+        .collect();
     for name in entries {
         if summary_stem(name).is_some() {
             continue;
@@ -196,7 +200,8 @@ fn rank_folders(folder: &Path, entries: &[String], tree: &impl Tree) -> Option<(
         if !name.starts_with("rank") && !name.starts_with("proc") && !name.starts_with("pid") {
             continue;
         }
-        if !tree.is_folder(&folder.join(name)) {
+        let is_rank = tree.is_folder(&folder.join(name)) || (rank_of(name).is_some() && is_gone(name));
+        if !is_rank {
             continue;
         }
         if let Some(rank) = rank_of(name) {

@@ -247,7 +247,8 @@ pub(crate) fn quoted_number(text: &[u8]) -> Option<f64> {
         return Some(if negative { f64::NEG_INFINITY } else { f64::INFINITY });
     }
     bare.as_bytes().first().filter(|b| b.is_ascii_digit() || **b == b'.')?;
-    text.parse().ok()
+    // Who writes text has words for what is not finite; digits are a large number at most.
+    text.parse().ok().map(|value: f64| value.clamp(f64::MIN, f64::MAX))
 }
 
 /// The text of a string's raw content. Lone surrogate escapes stay as they are written (`\ud800`), invalid UTF-8
@@ -344,6 +345,7 @@ mod tests {
         }
         assert_eq!(quoted_number(b"-inf"), Some(f64::NEG_INFINITY));
         assert_eq!(quoted_number(b"0.001"), Some(0.001));
+        assert_eq!(quoted_number(b"-1e999"), Some(f64::MIN));
         for text in ["banana", "info", "", "input_args", "bfloat16"] {
             assert_eq!(quoted_number(text.as_bytes()), None, "{text}");
         }

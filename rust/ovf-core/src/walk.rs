@@ -23,6 +23,7 @@ use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
 
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
 use self::call::{Call, api_key};
 use self::compute::Taken;
@@ -73,8 +74,9 @@ pub(crate) struct Walk<'a> {
     graph: Graph,
     /// Forward calls that met something bad, by base and number.
     forwards: Forwards,
-    /// `parameters_grad` nodes that wait for their module's backward record.
-    gradients: Vec<(u64, NodeId, Option<NodeId>)>,
+    gradients: Vec<Gradient>,
+    /// By module, those that wait for its backward record: places in `gradients`.
+    waiting: FxHashMap<u64, SmallVec<[u32; 2]>>,
     /// Last bad backward record of each module, and last bad forward record.
     backwards: FxHashMap<u64, NodeId>,
     module_forwards: FxHashMap<u64, NodeId>,
@@ -98,6 +100,16 @@ pub(crate) struct Walk<'a> {
     intended_terminal: Vec<NodeId>,
     /// Where it was asked for.
     chart: Option<Draft>,
+}
+
+/// A bad `parameters_grad` record.
+struct Gradient {
+    module: u64,
+    node: NodeId,
+    /// The bad record of the module before it.
+    before: Option<NodeId>,
+    /// The module's backward record behind it explains it.
+    explained: bool,
 }
 
 /// Nodes of forward calls by [`Call::key`], the last of each. They are entered at each op and seldom asked for.
@@ -165,6 +177,7 @@ impl<'a> Walk<'a> {
             graph: Graph::default(),
             forwards: Forwards::default(),
             gradients: Vec::new(),
+            waiting: FxHashMap::default(),
             backwards: FxHashMap::default(),
             module_forwards: FxHashMap::default(),
             registers: false,
@@ -309,16 +322,18 @@ impl<'a> Walk<'a> {
     }
 
     fn malformed(&mut self, op: u32, name: &str, stop: Stop) {
+        self.note(op, OpState::Unknown, Look::default);
+        // PERF: the line is found by counting from the start of the file.
+        if self.notes.len() >= HEALED_KEPT {
+            return;
+        }
         let body = self.index.entries.at(op as usize).body_at();
         let (offset, expected) = match stop {
             Stop::End => (self.index.entries.at(op as usize).body(self.bytes).len(), "the rest of the record"),
             Stop::Unexpected { at, expected } => (at, expected),
         };
         let at = Position::find(self.bytes, body + offset);
-        self.note(op, OpState::Unknown, Look::default);
-        if self.notes.len() < HEALED_KEPT {
-            self.notes.push(format!("{}:{}: expected {expected} in {name}; the op is left out", at.line, at.column));
-        }
+        self.notes.push(format!("{}:{}: expected {expected} in {name}; the op is left out", at.line, at.column));
     }
 
     /// Whether a value has statistics, and if none has, whether a register was read: xor and structure dumps hold

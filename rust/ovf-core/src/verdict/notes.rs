@@ -31,7 +31,15 @@ impl Assembler<'_> {
         if !missing.is_empty() {
             note(
                 "missing_ranks",
-                format!("{} {}", ranks_text(missing), if step.chosen { "not looked at" } else { "not dumped" }),
+                format!(
+                    "{} {}",
+                    ranks_text(missing),
+                    if step.chosen {
+                        "not looked at, though these ranks' communications name them"
+                    } else {
+                        "not dumped"
+                    }
+                ),
                 missing.to_vec(),
                 Vec::new(),
                 missing.len() as u64,

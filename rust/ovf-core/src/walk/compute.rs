@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::call::Call;
-use super::{CONDITIONS_KEPT, Shapes, Walk, op_has_values, recorded, shape_of};
+use super::{CONDITIONS_KEPT, Gradient, Shapes, Walk, op_has_values, recorded, shape_of};
 use crate::chart::Look;
 use crate::classify::{Evidence, Judgement, OpState, judge};
 use crate::graph::{Node, Role};
@@ -359,15 +359,22 @@ impl<'a> Walk<'a> {
         let (name, module, out) = (&call.name, call.base_key, taken.evidence.out);
         if name.direction == Direction::ParametersGrad {
             let before = self.backwards.get(&module).or_else(|| self.module_forwards.get(&module)).copied();
-            self.gradients.push((module, id, before));
+            self.waiting.entry(module).or_default().push(self.gradients.len() as u32);
+            self.gradients.push(Gradient { module, node: id, before, explained: false });
             self.graph.node_mut(id).harm = true;
             return;
         }
         if name.is_module() && (self.graph.node(id).real || self.graph.node(id).role == Role::Unexplained) {
             if name.direction == Direction::Backward {
                 self.backwards.insert(module, id);
-                let graph = &mut self.graph;
-                self.gradients.retain(|g| g.0 != module || !graph.adopt(id, g.1));
+                let (graph, gradients) = (&mut self.graph, &mut self.gradients);
+                if let Some(waiting) = self.waiting.get_mut(&module) {
+                    waiting.retain(|at| {
+                        let gradient = &mut gradients[*at as usize];
+                        gradient.explained = graph.adopt(id, gradient.node);
+                        !gradient.explained
+                    });
+                }
             } else {
                 self.module_forwards.insert(module, id);
             }

@@ -3,7 +3,7 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::call::{Call, api_key};
-use super::{HEALED_KEPT, MARKS_KEPT, Walk};
+use super::{Gradient, HEALED_KEPT, MARKS_KEPT, Walk};
 use crate::classify::OpState;
 use crate::communication::exchanges;
 use crate::error::Position;
@@ -151,22 +151,23 @@ impl Walk<'_> {
     /// Weight gradients whose module's backward did not follow: the consequence of an earlier record of the module,
     /// or, when that backward is in the dump and clean, the first bad thing themselves.
     fn settle_gradients(&mut self) {
-        let open = std::mem::take(&mut self.gradients);
+        let mut open = std::mem::take(&mut self.gradients);
+        open.retain(|gradient| !gradient.explained);
         // PERF: a look at all names, so only where one of these has no record before it.
-        let recorded = if open.iter().any(|(.., before)| before.is_none()) {
+        let recorded = if open.iter().any(|gradient| gradient.before.is_none()) {
             self.recorded_backwards()
         } else {
             FxHashSet::default()
         };
-        for (module, id, before) in open {
+        let is_earlier = |n: &Node| n.real && self.classes[n.op as usize] == Class::Backward;
+        let earlier: Vec<NodeId> =
+            (0..).zip(&self.graph.nodes).filter(|(_, n)| is_earlier(n)).map(|(id, _)| id).collect();
+        for Gradient { module, node: id, before, .. } in open {
             let op = self.graph.node(id).op;
-            let earlier = || {
-                self.graph.nodes[..id as usize]
-                    .iter()
-                    .rposition(|n| n.real && n.op < op && self.classes[n.op as usize] == Class::Backward)
-            };
-            let parent =
-                before.or_else(|| if recorded.contains(&module) { None } else { earlier().map(|n| n as NodeId) });
+            // Nodes stand in file order.
+            let until = earlier.partition_point(|&earlier| earlier < id);
+            let earlier = || earlier[..until].iter().rfind(|&&n| self.graph.node(n).op < op).copied();
+            let parent = before.or_else(|| if recorded.contains(&module) { None } else { earlier() });
             if !parent.is_some_and(|parent| self.graph.adopt(parent, id)) {
                 self.graph.node_mut(id).role = Role::Parameter;
             }
