@@ -19,8 +19,6 @@ use crate::token::{Cursor, Read, unescape};
 
 /// Longest module chain that is followed.
 const CHAIN_LIMIT: usize = 1000;
-/// Bytes of a usual line of `construct.json`.
-const LINE: usize = 80;
 
 /// One line of the call stack, innermost first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,18 +55,19 @@ pub struct Context {
 
 /// The parent of each record that has a line in `construct.json`.
 ///
-/// PERF: a large rank has millions of lines, and few are asked for: only where each begins is kept, by its key's hash.
+/// PERF: a large rank has millions of lines, and few are asked for: only where each begins is kept, sorted by its key's
+/// hash. A table of hashes would be waited for at each entry.
 struct Parents<'b> {
     bytes: &'b [u8],
-    lines: FxHashMap<u64, usize>,
+    lines: Vec<(u64, usize)>,
 }
 
 impl<'b> Parents<'b> {
     /// A cut file gives what stands before the cut.
     fn of(construct: Option<&'b [u8]>) -> Self {
-        let mut parents = Self { bytes: construct.unwrap_or_default(), lines: FxHashMap::default() };
-        parents.lines.reserve(parents.bytes.len() / LINE);
+        let mut parents = Self { bytes: construct.unwrap_or_default(), lines: Vec::new() };
         let _ = parents.read();
+        parents.lines.sort_unstable();
         parents
     }
 
@@ -81,7 +80,7 @@ impl<'b> Parents<'b> {
         loop {
             let start = cursor.at;
             let (key, _) = line(&mut cursor)?;
-            self.lines.insert(xxh3_64(key.as_bytes()), start);
+            self.lines.push((xxh3_64(key.as_bytes()), start));
             if !cursor.eat(b',')? {
                 return cursor.expect(b'}', "'}'");
             }
@@ -89,7 +88,10 @@ impl<'b> Parents<'b> {
     }
 
     fn line(&self, name: &str) -> Option<Line<'b>> {
-        let start = *self.lines.get(&xxh3_64(name.as_bytes()))?;
+        let hash = xxh3_64(name.as_bytes());
+        // Of two lines for one record the last counts.
+        let behind = self.lines.partition_point(|line| line.0 <= hash);
+        let &(_, start) = self.lines[..behind].last().filter(|line| line.0 == hash)?;
         line(&mut Cursor::new(self.bytes, start)).ok().filter(|(key, _)| key == name)
     }
 
@@ -107,7 +109,7 @@ impl<'b> Parents<'b> {
 type Line<'b> = (Cow<'b, str>, Option<Cow<'b, str>>);
 
 fn line<'b>(cursor: &mut Cursor<'b>) -> Read<Line<'b>> {
-    let key = cursor.string()?;
+    let key = cursor.long_string()?;
     cursor.expect(b':', "':'")?;
     // `[parent, micro_step]` since Megatron support; null and "" both mean no parent.
     let listed = cursor.peek()? == b'[';
@@ -115,7 +117,7 @@ fn line<'b>(cursor: &mut Cursor<'b>) -> Read<Line<'b>> {
         cursor.at += 1;
     }
     let parent = if cursor.peek()? == b'"' {
-        let range = cursor.string()?;
+        let range = cursor.long_string()?;
         Some(unescape(&cursor.bytes[range])).filter(|p| !p.is_empty())
     } else {
         if !(listed && cursor.peek()? == b']') {
