@@ -27,12 +27,20 @@ if TYPE_CHECKING:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", help="scenarios (default: all)")
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        epilog="Dumps are made once: 11 GB, some 8 minutes. Exit status 1 where a goal is missed or an answer is wrong.",
+    )
+    parser.add_argument(
+        "names", nargs="*", help="scenarios: step16 step256 nan layouts giant ranks ops (default: all, in this order)"
+    )
     parser.add_argument("--repeat", type=int, default=5, help="rounds, default %(default)s")
     parser.add_argument("--scale", type=float, default=1.0, help="factor on the size of every dump")
     parser.add_argument(
-        "--steps", type=Path, default=Path(tempfile.gettempdir()) / "ovf-bench", help="where dumps are kept"
+        "--steps",
+        type=Path,
+        default=Path(tempfile.gettempdir()) / "ovf-bench",
+        help="where dumps are kept, default %(default)s",
     )
     parser.add_argument("--msprobe-python", help="the interpreter that has msprobe (default: this one)")
     parser.add_argument("--skip-slow", action="store_true", help="leave out the contenders that run once")

@@ -79,14 +79,14 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--interval",
-    type=click.FloatRange(0.05),
+    type=click.FloatRange(0.05, 86_400),
     default=2.0,
     show_default=True,
     help="With --watch: seconds between two looks.",
 )
 @click.option(
     "--settle",
-    type=click.FloatRange(0),
+    type=click.FloatRange(0, 86_400),
     default=10.0,
     show_default=True,
     help="With --watch: seconds without a change after which the last step counts as over.",

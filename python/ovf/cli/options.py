@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ovf.cli.framework import click
+from ovf.cli.plain import MOST_THREADS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -140,7 +141,8 @@ def output_option(text: str, *, dash: bool = False) -> Callable[[Any], Any]:
 step_option = click.option("--step", help="Only this step: its number or folder.")
 exit_zero_option = click.option("--exit-zero", is_flag=True, help="Exit 0 even if an overflow was found.")
 ranks_option = click.option("--ranks", callback=parse_ranks, help="Only these ranks, like 0,3,8-15.")
-threads_option = click.option("--threads", type=click.IntRange(1), help="Threads; all processors by default.")
+THREADS = click.IntRange(1, MOST_THREADS)
+threads_option = click.option("--threads", type=THREADS, help="Threads; all processors by default.")
 incomplete_option = click.option(
     "--allow-incomplete-ranks",
     is_flag=True,

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import time
 
-_DIGITS = 10
-"""Longer numbers are the parser's to refuse."""
+MOST_THREADS = 65_536
+"""More are the parser's to refuse."""
 
 
 def plain(arguments: list[str]) -> int | None:
@@ -47,4 +47,4 @@ def plain(arguments: list[str]) -> int | None:
 
 
 def _is_count(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) < _DIGITS and int(text) > 0
+    return text.isascii() and text.isdigit() and len(text) <= len(str(MOST_THREADS)) and 0 < int(text) <= MOST_THREADS

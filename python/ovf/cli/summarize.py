@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ovf.cli.framework import click
 from ovf.cli.options import (
+    THREADS,
     incomplete_option,
     input_option,
     output_option,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 @step_option
 @ranks_option
 @rules_option
-@click.option("--threads", type=click.IntRange(1), help="Ranks read at once; one a processor by default.")
+@click.option("--threads", type=THREADS, help="Ranks read at once; one a processor by default.")
 @incomplete_option
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
 def summarize(
