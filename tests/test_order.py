@@ -105,6 +105,8 @@ def test_ranks_may_have_other_numbers(program, random):
     called = list(range(program.ranks))
     random.shuffle(called)
     plain, renamed = report_of(usable(program)), report_of(step_of(program, called=called))
+    # Of deliveries in a circle that stand at one place of their files the lowest rank's has entered (rule 7).
+    assume(not any(f["kind"] == "missing_rank" and not f["missing_ranks"] for f in plain["findings"]))
     assert renamed["verdict"] == plain["verdict"]
     # Where several members gave something bad, the lowest rank's is followed back.
     named = told(plain, called=lambda rank: called[rank], reach=False)
