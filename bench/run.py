@@ -31,9 +31,8 @@ def main() -> int:
         description=__doc__,
         epilog="Dumps are made once: 11 GB, some 8 minutes. Exit status 1 where a goal is missed or an answer is wrong.",
     )
-    parser.add_argument(
-        "names", nargs="*", help="scenarios: step16 step256 nan layouts giant ranks ops (default: all, in this order)"
-    )
+    all_names = " ".join(s.name for s in all_scenarios(1.0, None))
+    parser.add_argument("names", nargs="*", help=f"scenarios: {all_names} (default: all, in this order)")
     parser.add_argument("--repeat", type=int, default=5, help="rounds, default %(default)s")
     parser.add_argument("--scale", type=float, default=1.0, help="factor on the size of every dump")
     parser.add_argument(

@@ -87,21 +87,13 @@ impl<'b> Parents<'b> {
         }
     }
 
+    /// The line of a record; nothing where the file has none.
     fn line(&self, name: &str) -> Option<Line<'b>> {
         let hash = xxh3_64(name.as_bytes());
         // Of two lines for one record the last counts.
         let behind = self.lines.partition_point(|line| line.0 <= hash);
         let &(_, start) = self.lines[..behind].last().filter(|line| line.0 == hash)?;
         line(&mut Cursor::new(self.bytes, start)).ok().filter(|(key, _)| key == name)
-    }
-
-    /// Whether the file has a line for a record.
-    fn know(&self, name: &str) -> bool {
-        self.line(name).is_some()
-    }
-
-    fn of_record(&self, name: &str) -> Option<Cow<'b, str>> {
-        self.line(name)?.1
     }
 }
 
@@ -188,8 +180,7 @@ pub(crate) fn sites<'n>(
     }
     for name in names {
         let spellings = spellings(&name);
-        let known = spellings.iter().find(|s| parents.know(s));
-        let module = known.and_then(|s| parents.of_record(s)).map(Cow::into_owned);
+        let module = spellings.iter().find_map(|s| parents.line(s)).and_then(|(_, parent)| parent).map(Cow::into_owned);
         let inner = spellings.iter().find_map(|s| codes.get(s)).map(|s| (**s).clone()).unwrap_or_default();
         each(Site { module, ..inner });
     }
@@ -213,17 +204,15 @@ fn spellings(name: &str) -> Vec<String> {
 
 fn chain(parents: &Parents, name: &str, spellings: &[String]) -> Vec<String> {
     let mut chain = vec![name.to_owned()];
-    let Some(start) = spellings.iter().find(|s| parents.know(s)) else {
+    let Some((start, mut next)) = spellings.iter().find_map(|s| parents.line(s)) else {
         return chain;
     };
-    let mut seen: FxHashSet<String> = FxHashSet::default();
-    seen.insert(start.clone());
-    let mut next = parents.of_record(start);
+    let mut seen = FxHashSet::from_iter([start]);
     while let Some(parent) = next {
-        if chain.len() > CHAIN_LIMIT || !seen.insert(parent.clone().into_owned()) {
+        if chain.len() > CHAIN_LIMIT || !seen.insert(parent.clone()) {
             break; // a circle in the file
         }
-        next = parents.of_record(&parent);
+        next = parents.line(&parent).and_then(|(_, parent)| parent);
         chain.push(parent.into_owned());
     }
     chain

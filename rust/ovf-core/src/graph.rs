@@ -206,26 +206,7 @@ impl Graph {
 
     /// Roots of all nodes, by node.
     pub(crate) fn roots(&self) -> Vec<NodeId> {
-        let mut roots: Vec<Option<NodeId>> = vec![None; self.nodes.len()];
-        let mut chain = Vec::new();
-        for id in 0..self.nodes.len() {
-            let mut at = id as NodeId;
-            chain.clear();
-            let root = loop {
-                if let Some(known) = roots[at as usize] {
-                    break known;
-                }
-                chain.push(at);
-                match self.node(at).primary() {
-                    Some(parent) if chain.len() <= self.nodes.len() => at = parent,
-                    _ => break at,
-                }
-            };
-            for &link in &chain {
-                roots[link as usize] = Some(root);
-            }
-        }
-        roots.into_iter().enumerate().map(|(id, r)| r.unwrap_or(id as NodeId)).collect()
+        (0..self.nodes.len() as NodeId).map(|id| self.root(id)).collect()
     }
 
     /// The trails of nodes: how far each is from its root is worked out once, so that not all of a way is walked again.

@@ -197,13 +197,12 @@ fn last_of_each_name(bytes: &[u8], index: &mut Index, watch: &Watch) {
         })
     };
     let notes = kept.iter().enumerate().filter_map(note).collect();
-    let (bad, asked) = (kept.iter().filter(|e| e.non_finite).count(), kept.iter().filter(|e| e.asked).count());
     index.entries = Entries::default();
     let mut places = Places::new(0, kept.len());
     for entry in kept {
         places.push(entry);
     }
-    index.entries.push(Part { places, notes, bad, asked, ..Part::default() });
+    index.entries.push(Part { places, notes, ..Part::default() });
 }
 
 /// Whether two names may be equal, by their hashes. A chance hit costs a closer look.

@@ -188,7 +188,6 @@ fn rank_folders(folder: &Path, entries: &[String], tree: &impl Tree) -> Option<(
     let mut processes: Vec<(u64, &String)> = Vec::new();
     let mut odd = Vec::new();
     // A link whose end is gone (another host's disk) is a rank that cannot be read, not one that was never there.
-    let is_gone = |name: &String| !tree.is_folder(&folder.join(name)) && !tree.is_file(&folder.join(name));
     let summaries: Vec<(Rank, &String)> = entries
         .iter()
         .filter_map(|n| Some((summary_rank(n).filter(|_| !tree.is_folder(&folder.join(n)))?, n)))
@@ -200,8 +199,9 @@ fn rank_folders(folder: &Path, entries: &[String], tree: &impl Tree) -> Option<(
         if !name.starts_with("rank") && !name.starts_with("proc") && !name.starts_with("pid") {
             continue;
         }
-        let is_rank = tree.is_folder(&folder.join(name)) || (rank_of(name).is_some() && is_gone(name));
-        if !is_rank {
+        let path = folder.join(name);
+        let may_be_a_rank = tree.is_folder(&path) || (rank_of(name).is_some() && !tree.is_file(&path));
+        if !may_be_a_rank {
             continue;
         }
         if let Some(rank) = rank_of(name) {

@@ -205,14 +205,19 @@ impl<'a> Walk<'a> {
     fn losses(&self) -> &FxHashMap<u64, bool> {
         self.losses.get_or_init(|| {
             let mut losses = FxHashMap::default();
-            for noted in self.index.entries.noted() {
-                let before = noted.op.checked_sub(1).map_or(Class::Forward, |before| self.classes[before as usize]);
-                if before == Class::Forward && self.classes[noted.op as usize] == Class::Backward {
-                    let name = noted.name.map_or_else(|| self.name(noted.op), Cow::Borrowed);
-                    losses.insert(Call::of(&name).key(), losses.is_empty());
-                }
+            for op in self.gradients_of_losses() {
+                losses.insert(Call::of(&self.name(op)).key(), losses.is_empty());
             }
             losses
+        })
+    }
+
+    /// Backward ops that start a run of backwards.
+    fn gradients_of_losses(&self) -> impl Iterator<Item = u32> {
+        let classes = self.classes;
+        self.index.entries.noted().map(|noted| noted.op).filter(move |&op| {
+            let before = op.checked_sub(1).map_or(Class::Forward, |before| classes[before as usize]);
+            before == Class::Forward && classes[op as usize] == Class::Backward
         })
     }
 

@@ -115,10 +115,6 @@ pub(super) struct Part {
     pub(super) numbers: Vec<f64>,
     /// What the numbers of its forms count from.
     pub(super) first_form: u32,
-    /// How many of its ops hold something non-finite.
-    pub(super) bad: usize,
-    /// How many were asked for.
-    pub(super) asked: usize,
 }
 
 impl Part {
@@ -209,12 +205,12 @@ impl Entries {
 
     /// How many ops hold something non-finite.
     pub(crate) fn bad(&self) -> usize {
-        self.parts.iter().map(|part| part.bad).sum()
+        self.parts.iter().flat_map(|part| &part.notes).filter(|note| note.non_finite).count()
     }
 
     /// How many ops were asked for.
     pub(crate) fn asked(&self) -> usize {
-        self.parts.iter().map(|part| part.asked).sum()
+        self.parts.iter().flat_map(|part| &part.notes).filter(|note| note.asked).count()
     }
 
     /// The ops that hold something non-finite or were asked for, in file order.

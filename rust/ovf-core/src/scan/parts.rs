@@ -237,8 +237,6 @@ fn read_entries(
         // The first backward op behind forward ones names a loss.
         let turns = class == Class::Backward && before == Class::Forward;
         before = class;
-        part.bad += usize::from(non_finite);
-        part.asked += usize::from(asked);
         if non_finite || asked || turns {
             let named_at = u32::try_from(found.names.len()).unwrap_or(UNNAMED);
             found.names.extend_from_slice(name);

@@ -39,7 +39,7 @@ impl<'a> Records<'a> {
             || name.ends_with(b".debug")
             || (self.has_escapes && name.contains(&b'\\'));
         let recorded = || may_be && recorded(&OpName::parse(&unescape(name)));
-        if self.all { Part::All { recorded: recorded() } } else { part_of(entry.asked, entry.non_finite, recorded) }
+        part_of(entry.asked && !self.all, entry.non_finite, recorded)
     }
 }
 

@@ -53,15 +53,11 @@ impl Walk<'_> {
     /// Raw names of the forward calls whose gradients start a run of backwards.
     fn losses_by_name(&self) -> FxHashSet<Vec<u8>> {
         let mut names = FxHashSet::default();
-        let mut before = Class::Forward;
-        for (i, &class) in self.classes.iter().enumerate() {
-            if class == Class::Backward && before == Class::Forward {
-                let raw = self.index.entries.at(i).name(self.bytes);
-                if let Some(at) = memchr::memmem::rfind(raw, b".backward") {
-                    names.insert([&raw[..at], b".forward", &raw[at + b".backward".len()..]].concat());
-                }
+        for op in self.gradients_of_losses() {
+            let raw = self.index.entries.at(op as usize).name(self.bytes);
+            if let Some(at) = memchr::memmem::rfind(raw, b".backward") {
+                names.insert([&raw[..at], b".forward", &raw[at + b".backward".len()..]].concat());
             }
-            before = class;
         }
         names
     }
